@@ -11,7 +11,8 @@ BUILD = {".doctrees", ".buildinfo", ".buildinfo.bak"}  # what Sphinx keeps for i
 
 
 def archive(site: Path, folder: Path) -> Path:
-    """Writes every page of the site, below one folder that is named by the version; the same site gives the same bytes."""
+    """Writes every page of the site, below one folder that is named by the version;
+    the same site gives the same bytes."""
     (version,) = re.findall(r'__version__ = "(.+)"', (ROOT / "jaximpact/version.py").read_text())
     if not (site / "index.html").exists():
         sys.exit(f"{site} has no index.html: run `make docs` first")

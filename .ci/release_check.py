@@ -1,7 +1,8 @@
 """Whether this checkout can be released: `make release-check`.
 
-One version everywhere, a citation that validates, an sdist and a wheel that install without the repository on every Python that is here, with
-the oldest and the newest jax that each takes, and extras that resolve. Needs a package index; takes some minutes.
+One version everywhere, a citation that validates, an sdist and a wheel that install without the repository on every
+Python that is here, with the oldest and the newest jax that each takes, and extras that resolve. Needs a package index;
+takes some minutes.
 """
 
 import argparse
@@ -98,7 +99,8 @@ def main() -> None:
         for i, python in enumerate(chosen):
             # the first environment gets the oldest jax, the last one the sdist
             place = folder / f"environment{i}"
-            try_package(environment(place, python), str(sdist if i + 1 == len(chosen) else wheel), folder, OLDEST_JAX if i == 0 else None)  # fmt: skip
+            try_package(environment(place, python), str(sdist if i + 1 == len(chosen) else wheel), folder, OLDEST_JAX
+                if i == 0 else None)  # fmt: skip
         extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
         for extra in sorted(set(extras) - UNRESOLVED):
             run(tools, "-m", "pip", "install", "--quiet", "--dry-run", f"jaximpact[{extra}] @ {wheel.as_uri()}")

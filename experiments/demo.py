@@ -1,4 +1,5 @@
-"""The main job in a minute: an ensemble of 100,000 motions, a convergence sweep h -> 0, a Jacobian across impacts, a joint and friction, on one page.
+"""The main job in a minute: an ensemble of 100,000 motions, a convergence sweep h -> 0, a Jacobian across impacts, a
+joint and friction, on one page.
 
 python experiments/demo.py              out/demo/index.html, two pictures and four tables
 python experiments/demo.py --lanes 1e4  a smaller ensemble
@@ -7,7 +8,8 @@ Three of the tables are of one system, a mass on a spring that is shaken and hit
 
     q'' + 2 z q' + q = cos(w t),   q >= wall,   v+ = -e v-
 
-whose motion and Jacobian are known impact by impact in closed form (gallery/impact_oscillator.py, which shares nothing with the library).
+whose motion and Jacobian are known impact by impact in closed form (gallery/impact_oscillator.py, which
+shares nothing with the library).
 """
 
 from __future__ import annotations
@@ -128,18 +130,21 @@ def convergence(out: Path) -> tuple[list[str], list[list[str]]]:
             args=CASE.args, e=CASE.restitution, scheme=scheme,
         )  # fmt: skip
         curves[name] = found.h, found.position
-        rows.append([name, f"{order}", f"{found.orders()['position']:.2f}", f"h = {found.h[-1]:.1e} s", f"{found.position[-1]:.1e}"])  # fmt: skip
+        rows.append([name, f"{order}", f"{found.orders()['position']:.2f}", f"h = {found.h[-1]:.1e} s",
+            f"{found.position[-1]:.1e}"])  # fmt: skip
     bowl = catalogue.get("bowl")
     case = bowl.case("e=0")
     found = ji.convergence(
         bowl.problem, case.q0, case.v0, t1=case.t1, steps=prime_steps(600, 20_000, 5), phases=4, exact=case.exact,
         args=case.args, e=0.0, scheme=ji.Maury(),
     )  # fmt: skip
-    rows.append(["Maury (e = 0: a ball in a bowl)", "1", f"{found.orders()['position']:.2f}", f"h = {found.h[-1]:.1e} s", f"{found.position[-1]:.1e}"])  # fmt: skip
+    rows.append(["Maury (e = 0: a ball in a bowl)", "1", f"{found.orders()['position']:.2f}", f"h = {found.h[-1]:.1e} "
+        "s", f"{found.position[-1]:.1e}"])  # fmt: skip
     errors = []
     for tolerance in TOLERANCES:
         scheme = ji.EventDriven(rtol=tolerance, atol=tolerance)
-        found = ji.solve(PROBLEM, CASE.q0, CASE.v0, t1=CASE.t1, args=CASE.args, e=CASE.restitution, scheme=scheme, save="final")  # fmt: skip
+        found = ji.solve(PROBLEM, CASE.q0, CASE.v0, t1=CASE.t1, args=CASE.args, e=CASE.restitution, scheme=scheme,
+            save="final")  # fmt: skip
         errors.append(max(abs(float(found.q[-1, 0]) - exact[0]), 1e-16))
     curves["EventDriven, over its tolerance"] = TOLERANCES, errors
     rows.append(["EventDriven", "its tolerance", "", f"rtol = {TOLERANCES[-1]:.0e}", f"{errors[-1]:.1e}"])
@@ -161,7 +166,8 @@ def draw(curves: dict, path: Path) -> None:
 
 
 def jacobians() -> tuple[list[str], list[list[str]]]:
-    """d(q, v)(t1) / d(q0, v0) across the impacts: the exact one, this library's, and plain automatic differentiation."""
+    """d(q, v)(t1) / d(q0, v0) across the impacts: the exact one, this library's,
+    and plain automatic differentiation."""
     _, exact = exact_end()
     rows = [["exact, impact by impact", *(f"{x:.6f}" for x in exact.ravel()), ""]]
     steps = 10_007
@@ -202,7 +208,8 @@ def exact_disk(v0, mu, e: float, t1: float):
 
 
 def joint_and_friction() -> tuple[list[str], list[list[str]]]:
-    """Errors of a pendulum that a joint holds and a wall stops, and of the disk with its Jacobian by v0 and mu, against closed forms."""
+    """Errors of a pendulum that a joint holds and a wall stops, and of the disk with its Jacobian by v0 and mu,
+    against closed forms."""
     pendulum, rows = catalogue.get("pendulum-by-a-joint"), []
     case = pendulum.case("e=1/2")
     name = f"pendulum on a rod, q·q = L², beside a wall, {len(case.impacts)} impacts"
@@ -214,7 +221,8 @@ def joint_and_friction() -> tuple[list[str], list[list[str]]]:
     exact = np.concatenate(case.exact(np.array([case.t1])), axis=1)[0]
     for scheme, steps in ways:
         found = ji.solve(
-            pendulum.problem, case.q0, case.v0, t1=case.t1, args=case.args, e=case.restitution, scheme=scheme, save="final", **steps,
+            pendulum.problem, case.q0, case.v0, t1=case.t1, args=case.args, e=case.restitution, scheme=scheme,
+            save="final", **steps,
         )  # fmt: skip
         off = np.max(np.abs(np.concatenate([found.q[-1], found.v[-1]]) - exact))
         rows.append([name, told(scheme, steps), f"{off:.1e}", ""])
@@ -250,7 +258,7 @@ code{{background:#f4f4f4}}</style>
 <h2>Derivatives across the impacts</h2><p>Plain automatic differentiation of a time-stepping scheme is wrong by O(1), whatever h.</p>{jacobian}
 <h2>Joints and friction</h2><p>Two more systems, against closed forms.</p>{more}
 <p>{seconds:.0f} s in all, on {machine}. Made by <code>experiments/demo.py</code>.</p></html>
-"""
+"""  # noqa: E501
 
 
 def table(header: list[str], rows: list[list[str]]) -> str:

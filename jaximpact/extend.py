@@ -1,11 +1,12 @@
 """Interface for schemes and contact solvers of one's own.
 
 A scheme is a dataclass that derives from `Scheme` and defines `init` and `step`; a contact solver derives from
-`ContactSolver` and defines `impulses`. Either is registered as a pytree (`jax.tree_util.register_dataclass`) and given as
-``scheme=`` or ``projection=``: ensembles, derivatives across impacts, analyses and the command line take it like the others.
+`ContactSolver` and defines `impulses`. Either is registered as a pytree (`jax.tree_util.register_dataclass`) and given
+as ``scheme=`` or ``projection=``: ensembles, derivatives across impacts,
+analyses and the command line take it like the others.
 
-A step asks a `ContactLaw` for a `Reaction`; to call ``scheme.step`` directly, pass ``Solved(ActiveSet())`` as the law. `solve_contact` solves one
-contact problem that is given by arrays.
+A step asks a `ContactLaw` for a `Reaction`; to call ``scheme.step`` directly, pass ``Solved(ActiveSet())`` as the law.
+`solve_contact` solves one contact problem that is given by arrays.
 """
 
 from .mechanics.contact import ContactLaw, ContactSolver, Held, Impulses, Open, Reaction, Solved, Target

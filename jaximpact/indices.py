@@ -43,7 +43,8 @@ class Plan(ABC):
     """Base class: how inputs are sampled, and how indices are computed from the outputs.
 
     Attributes:
-        count: size of the sample; the number of lanes that follows from it is stated by each of `Sobol`, `Morris` and `DGSM`.
+        count: size of the sample; the number of lanes that follows from it is stated by each of `Sobol`,
+            `Morris` and `DGSM`.
         bounds: (low, high) by quantity, named as in `Design`: "e", "q0[0]", "args.g".
         seed: seed of the sample, and of the bootstrap of confidence intervals.
     """
@@ -75,14 +76,14 @@ class Plan(ABC):
 
         Args:
             study: a `Study`.
-            output: ``output(solution) -> pytree`` of numbers, computed with jax from the `Solution` of one lane as the study has
-                saved it; by default {"q": ..., "v": ...} at t1.
-            units: units of outputs and inputs by name, such as {"y": "m", "args.g": "m/s^2"}; the units of "q", "v", "q0", "v0", e and
-                times are known from the problem.
+            output: ``output(solution) -> pytree`` of numbers, computed with jax from the `Solution` of one lane as the
+                study has saved it; by default {"q": ..., "v": ...} at t1.
+            units: units of outputs and inputs by name, such as {"y": "m", "args.g": "m/s^2"}; the units of "q", "v",
+                "q0", "v0", e and times are known from the problem.
 
         Raises:
-            ValueError: the study has another design, ``units`` names no output or input, or too many lanes failed. RuntimeError: the study has not
-                been run to its end.
+            ValueError: the study has another design, ``units`` names no output or input, or too many lanes failed.
+                RuntimeError: the study has not been run to its end.
         """
 
     def design(self) -> Design:
@@ -136,10 +137,11 @@ class Plan(ABC):
     def _by_blocks(
         self, study: Reading, output: Callable, units: Mapping[str, str] | None, size: int, analyse: Callable
     ) -> dict[str, Any]:
-        """Applies ``analyse(y, kept)`` to each output: its values y in the lanes that are used, and the mask ``kept`` (B,) of these lanes.
+        """Applies ``analyse(y, kept)`` to each output: its values y in the lanes that are used,
+        and the mask ``kept`` (B,) of these lanes.
 
-        Lanes are used in blocks of ``size``; a block with a failed lane is left out. Returns fields of `Indices` by name, and as "found" the results
-        of ``analyse``, stacked over the outputs.
+        Lanes are used in blocks of ``size``; a block with a failed lane is left out. Returns fields of `Indices` by
+        name, and as "found" the results of ``analyse``, stacked over the outputs.
         """
         names, y, status = self._outputs(study, output)
         named = self._names_and_units(names, study.problem.naming, units)
@@ -150,7 +152,8 @@ class Plan(ABC):
         remarks = []
         if not kept.all():
             remarks.append(
-                f"{np.sum(~kept)} of {len(kept)} blocks are left out, for a lane of each failed: the indices are those of the rest"
+                f"{np.sum(~kept)} of {len(kept)} blocks are left out, for a lane of each failed: the indices are those "
+                "of the rest"
             )
         varies = np.ptp(y[lanes], axis=0) > CONSTANT * np.max(np.abs(y[lanes]), axis=0)
         still = [name for name, some in zip(names, varies, strict=True) if not some]
@@ -178,19 +181,21 @@ class Plan(ABC):
         if kept.sum() < FEWEST:
             words = ", ".join(f"{count} {name}" for name, count in causes(status).items())
             raise ValueError(
-                f"study: {kept.sum()} of {len(kept)} blocks of lanes are left, as lanes {why} ({words}): narrow the bounds"
+                f"study: {kept.sum()} of {len(kept)} blocks of lanes are left, as lanes {why} ({words}): narrow the "
+                "bounds"
             )
 
 
 @dataclass(frozen=True)
 class Sobol(Plan):
-    """Sobol' indices, shares of the output's variance: S1 of one input alone, ST including all its interactions; needs SALib.
+    """Sobol' indices, shares of the output's variance: S1 of one input alone, ST including all its interactions;
+    needs SALib.
 
-    ``count`` is a power of two. For N inputs there are count (N + 2) lanes or, with ``second``, which adds indices of pairs of inputs,
-    count (2 N + 2).
+    ``count`` is a power of two. For N inputs there are count (N + 2) lanes or, with ``second``, which adds indices of
+    pairs of inputs, count (2 N + 2).
 
-    References: I. M. Sobol', Math. Comput. Simulation 55 (2001) 271-280; estimators of A. Saltelli et al., Comput. Phys.
-    Comm. 181 (2010) 259-270, table 2 (b) and (f), in SALib.
+    References: I. M. Sobol', Math. Comput. Simulation 55 (2001) 271-280; estimators of A. Saltelli et al., Comput.
+    Phys. Comm. 181 (2010) 259-270, table 2 (b) and (f), in SALib.
     """
 
     second: bool = False
@@ -238,13 +243,14 @@ class Sobol(Plan):
 
 @dataclass(frozen=True)
 class Morris(Plan):
-    """Elementary effects (Morris): output changes over the whole range of one input, for screening many inputs; needs SALib.
+    """Elementary effects (Morris): output changes over the whole range of one input, for screening many inputs;
+    needs SALib.
 
-    ``count`` is the number of trajectories through the space of inputs; for N inputs there are count (N + 1) lanes. ``levels``: how many values
-    each input takes, an even number.
+    ``count`` is the number of trajectories through the space of inputs; for N inputs there are count (N + 1) lanes.
+    ``levels``: how many values each input takes, an even number.
 
-    References: M. D. Morris, Technometrics 33 (1991) 161-174; mu* of F. Campolongo, J. Cariboni, A. Saltelli, Environ. Model.
-    Softw. 22 (2007) 1509-1518.
+    References: M. D. Morris, Technometrics 33 (1991) 161-174; mu* of F. Campolongo, J. Cariboni, A. Saltelli, Environ.
+    Model. Softw. 22 (2007) 1509-1518.
     """
 
     levels: int = 4
@@ -306,11 +312,13 @@ class Morris(Plan):
 
 @dataclass(frozen=True)
 class DGSM(Plan):
-    """Derivative-based indices nu = E[(dy/dp)^2], from Jacobians that are right across impacts, and the upper bounds on ST that follow.
+    """Derivative-based indices nu = E[(dy/dp)^2], from Jacobians that are right across impacts,
+    and the upper bounds on ST that follow.
 
-    ``count``, a power of two, is the number of lanes, points of a scrambled Sobol' sequence. For y without jumps over the
-    bounds, ST <= nu (high - low)^2 / (pi^2 Var y) (I. M. Sobol', S. Kucherenko, Math. Comput. Simulation 79 (2009) 3009-3017, theorem 2).
-    For y with jumps the bound does not hold: a velocity at a fixed time, for instance, jumps where an input moves an impact across that time.
+    ``count``, a power of two, is the number of lanes, points of a scrambled Sobol' sequence. For y without jumps over
+    the bounds, ST <= nu (high - low)^2 / (pi^2 Var y) (I. M. Sobol', S. Kucherenko, Math. Comput. Simulation 79 (2009)
+    3009-3017, theorem 2). For y with jumps the bound does not hold: a velocity at a fixed time, for instance, jumps
+    where an input moves an impact across that time.
     """
 
     shown: ClassVar = ("bound",)
@@ -359,26 +367,30 @@ class DGSM(Plan):
         )
         if Status.DERIVATIVE_AT_END.name in causes(status[~kept]):
             remarks.append(
-                "an impact passes t0 or t1 within the bounds: velocities jump there, and these are no bounds of their ST"
+                "an impact passes t0 or t1 within the bounds: velocities jump there, and these are no bounds of their "
+                "ST"
             )
         remarks += (
             [
-                f"{', '.join(jumps)}: varies more than its derivatives allow: it jumps within the bounds, and these are no bounds of ST"
+                f"{', '.join(jumps)}: varies more than its derivatives allow: it jumps within the bounds, and these "
+                "are no bounds of ST"
             ]
             if jumps
             else []
         )
         meaning = {"nu": "nu, mean square of the derivative", "bound": "upper bound of ST"}
         return Indices(
-            "derivative-based indices", index=index, confidence=confidence, meaning=meaning, shown=self.shown, second=None,
-            variance=y.var(axis=0), blocks=len(kept), used=int(kept.sum()), causes=causes(status[~kept]), remarks=tuple(remarks),
-            **self._names_and_units(names, study.problem.naming, units),
+            "derivative-based indices", index=index, confidence=confidence, meaning=meaning, shown=self.shown,
+            second=None,
+            variance=y.var(axis=0), blocks=len(kept), used=int(kept.sum()), causes=causes(status[~kept]),
+            remarks=tuple(remarks), **self._names_and_units(names, study.problem.naming, units),
         )  # fmt: skip
 
     def _jacobians(
         self, study: Reading, which: np.ndarray, output: Callable
     ) -> tuple[tuple[str, ...], np.ndarray, np.ndarray, np.ndarray]:
-        """Returns, for the B lanes in the mask ``which``: output names, outputs (B, n), derivatives by the inputs (B, n, N), statuses (B,)."""
+        """Returns, for the B lanes in the mask ``which``: output names, outputs (B, n),
+        derivatives by the inputs (B, n, N), statuses (B,)."""
         keys = [Key.of(text) for text in self.bounds]
         wrt = tuple(dict.fromkeys(key.root for key in keys))
         with study.settings():
@@ -391,21 +403,24 @@ class DGSM(Plan):
 
 
 def dgsm(y: np.ndarray, jacobian: np.ndarray, width: np.ndarray) -> dict[str, np.ndarray]:
-    """nu and the upper bound on ST, (n, N), from outputs (B, n) and Jacobians (B, n, N); ``width`` (N,): high - low of each input."""
+    """nu and the upper bound on ST, (n, N), from outputs (B, n) and Jacobians (B, n, N); ``width`` (N,):
+    high - low of each input."""
     nu, variance = np.mean(jacobian**2, axis=0), y.var(axis=0)[:, None]
     varies = variance > (CONSTANT * np.max(np.abs(y), axis=0)[:, None]) ** 2
     return {"nu": nu, "bound": nu * width**2 / (np.pi**2 * np.where(varies, variance, np.nan))}
 
 
 def causes(status: np.ndarray) -> dict[str, int]:
-    """Number of lanes by name of each failure or doubt about derivatives in ``status`` (B,); names that no lane has are left out."""
+    """Number of lanes by name of each failure or doubt about derivatives in ``status`` (B,);
+    names that no lane has are left out."""
     against = [bit for bit in Status if bit & (FAILURES | DOUBTS)]
     counts = {str(bit.name): int(np.sum((status & int(bit)) != 0)) for bit in against}
     return {name: count for name, count in counts.items() if count}
 
 
 def salib(module: str) -> None:
-    """Imports a module of SALib and silences the warnings of the import; ImportError that says how to install it if it is missing."""
+    """Imports a module of SALib and silences the warnings of the import;
+    ImportError that says how to install it if it is missing."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import_optional(f"SALib.{module}", "Sobol and Morris")

@@ -9,10 +9,11 @@ from importlib.metadata import version
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAXIMPACT_CACHE", "off")  # a test begins with nothing
-# tests compile far longer than they compute; the slow suite has XLA do all it can. jax reads this where it is first imported
+# tests compile far longer than they compute; the slow suite has XLA do all it can. jax reads this where it is first
+# imported
 if os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1") == "1" and version("jax").startswith("0.10."):
-    # a quarter of the time of the suite; later versions have not got it any more, and would end at its name. A program in one part
-    # is compiled in three quarters of the time that its parts take together
+    # a quarter of the time of the suite; later versions have not got it any more, and would end at its name. A program
+    # in one part is compiled in three quarters of the time that its parts take together
     flags = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}"
 
@@ -46,7 +47,8 @@ def prepare():
     jax.config.update("jax_enable_x64", True)
     jax.config.update("jax_numpy_rank_promotion", "raise")
     jax.config.update("jax_numpy_dtype_promotion", "strict")
-    # tracing makes millions of objects, of which few are garbage that refers to itself: to look for it took an eighth of the time
+    # tracing makes millions of objects, of which few are garbage that refers to itself: to look for it took an eighth
+    # of the time
     gc.freeze()
     gc.disable()
     logger = logging.getLogger("jaximpact")
@@ -59,13 +61,15 @@ def prepare():
 
 
 def pytest_sessionfinish():
-    # pytest, and Python after it, look for garbage once more; xdist interrupts a worker that takes more than five seconds to end
+    # pytest, and Python after it, look for garbage once more; xdist interrupts a worker that takes more than five
+    # seconds to end
     gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def _drop_compiled_code(request):
-    """Drops compiled programs now and then: they are shared between tests, but a process has a limited number of memory maps.
+    """Drops compiled programs now and then: they are shared between tests,
+    but a process has a limited number of memory maps.
 
     To drop what compiled for a hundred seconds, some 5000 maps, and to collect the garbage, takes four seconds.
     """

@@ -1,6 +1,8 @@
-"""Every page with code as a Jupyter notebook: the pages are text notebooks, and these are made of them, without outputs.
+"""Every page with code as a Jupyter notebook: the pages are text notebooks, and these are made of them,
+without outputs.
 
-`notebook(text)` gives one without building anything; the extension writes them beside the built pages, and links each from its page.
+`notebook(text)` gives one without building anything; the extension writes them beside the built pages,
+and links each from its page.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ def is_notebook(text: str) -> bool:
 
 
 def notebook(text: str) -> dict[str, Any]:
-    """The notebook of a page, as its JSON (nbformat 4.5): its code cells, and between them its text as plain Markdown."""
+    """The notebook of a page, as its JSON (nbformat 4.5): its code cells,
+    and between them its text as plain Markdown."""
     body = re.sub(r"\A---\n.*?\n---\n", "", text, flags=re.DOTALL)
     cells: list[dict[str, Any]] = []
     for i, piece in enumerate(CELL.split(body)):  # text, options, code in turn

@@ -1,6 +1,8 @@
-"""Pages made from the package itself, so that they say what it does: status bits, the catalogue, the command line, the gallery.
+"""Pages made from the package itself, so that they say what it does: status bits, the catalogue, the command line,
+the gallery.
 
-`texts()` gives them without building anything; the extension writes them into docs/generated before Sphinx reads its sources.
+`texts()` gives them without building anything; the extension writes them into docs/generated
+before Sphinx reads its sources.
 """
 
 from __future__ import annotations
@@ -102,9 +104,12 @@ def status() -> str:
         indexed("status", "status bits", "failure", "remark", "status 33", *(f"status {int(bit)}" for bit in bits))
     )
     out.append(
-        "A status is a **sum of bits**, OR-ed over the steps of a motion: status 33 is 32 + 1, `START_VELOCITY_PROJECTED` and "
-        "`CONTACTS_NOT_SOLVED`. Zero means that nothing happened. `solution.describe_status()` gives the text below for the "
-        "bits that are set, `jaximpact.Status(33)` their names, `solution.raise_if_failed()` an error that says which motions "
+        "A status is a **sum of bits**, OR-ed over the steps of a motion: status 33 is 32 + 1, "
+        "`START_VELOCITY_PROJECTED` and "
+        "`CONTACTS_NOT_SOLVED`. Zero means that nothing happened. `solution.describe_status()` gives the text below "
+        "for the "
+        "bits that are set, `jaximpact.Status(33)` their names, `solution.raise_if_failed()` an error that says which "
+        "motions "
         "failed, when, and why. How to go about it: {doc}`/howto/status`.\n\n"
     )
     out.append(STATUS_SCRIPT % [[int(bit), bit.name] for bit in bits])
@@ -186,7 +191,7 @@ def case_text(entry: Any, name: str, case: Any, picture: bool) -> str:
         facts += f" Impacts at t = {shown} s."
     text = f"## Case `{name}`\n\n{facts}\n\n" + (f"{case.note}\n\n" if case.note else "")
     if picture:
-        text += f"```{{image}} {entry.name}-{slug(name)}.png\n:alt: exact motion of {entry.name}, case {name}\n:class: picture\n```\n\n"
+        text += f"```{{image}} {entry.name}-{slug(name)}.png\n:alt: exact motion of {entry.name}, case {name}\n:class: picture\n```\n\n"  # noqa: E501
     measured = {
         row["scheme"]: row["observed"]
         for row in recorded_orders()
@@ -214,7 +219,8 @@ def catalogue_page(entry: Any) -> str:
     if sources:
         out.append("As the package states it:\n\n```python\n" + "\n\n".join(dict.fromkeys(sources)) + "```\n\n")
     out.append(
-        f'```python\nentry = jaximpact.catalogue.get("{entry.name}")\nproblem, case = entry.problem, entry.case()\n```\n\n'
+        f'```python\nentry = jaximpact.catalogue.get("{entry.name}")\nproblem, case = entry.problem, '
+        "entry.case()\n```\n\n"
     )
     out += [case_text(entry, name, case, drawable(case)) for name, case in entry.cases.items()]
     return "".join(out)
@@ -271,12 +277,14 @@ def gallery_plates() -> dict[str, Any]:
 def gallery() -> str:
     out = [NOTE, "# Gallery\n\n", indexed("gallery", "pictures")]
     out.append(
-        "Every picture is drawn by the command under it, from a clone of the repository; all of them by `make gallery`.\n\n"
+        "Every picture is drawn by the command under it, from a clone of the repository; all of them by `make "
+        "gallery`.\n\n"
     )
     for name, plate in gallery_plates().items():
         out.append(f"## {plate.title}\n\n{plate.text}\n\n")
         out.append(
-            f"```{{image}} gallery/{name}.png\n:alt: {plate.title}\n:class: picture\n```\n\n```sh\n{plate.command}\n```\n\n"
+            f"```{{image}} gallery/{name}.png\n:alt: {plate.title}\n:class: "
+            f"picture\n```\n\n```sh\n{plate.command}\n```\n\n"
         )
     return "".join(out)
 

@@ -4,8 +4,9 @@
     python experiments/benchmarks/run.py --parts accelerator --bandwidth 3.3e12 --flops64 3.4e13 --flops32 6.7e13
 
 A step that keeps its state in memory reads and writes q and v: the limit by bytes. One that keeps it in registers is
-limited by its arithmetic alone. Neither is a bound for the other. A call of `ensemble` checks its numbers and copies them to the device; its
-results stay there. "Arrays on the device" is a compiled ``vmap`` of `solve`, without either; "CUDA" is the handwritten kernel alone.
+limited by its arithmetic alone. Neither is a bound for the other. A call of `ensemble` checks its numbers and copies
+them to the device; its results stay there. "Arrays on the device" is a compiled ``vmap`` of `solve`, without either;
+"CUDA" is the handwritten kernel alone.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ def limits(options) -> tuple[float | None, float | None, float | None]:
 
 
 def rows(options) -> Iterator[dict]:
-    """Rows for the works, numbers of lanes and precisions; without an accelerator they say that they were not measured."""
+    """Rows for the works, numbers of lanes and precisions; without an accelerator they say
+    that they were not measured."""
     bandwidth, flops64, flops32 = limits(options)
     measured = options.any_device or jax.default_backend() != "cpu"
     for name in options.works:
@@ -76,7 +78,8 @@ def rows(options) -> Iterator[dict]:
                     ):  # by then the kernel is a thousand times as fast
                         continue
                     print(f"accelerator: {name}, {lanes} lanes, {dtype}, {title}", file=sys.stderr, flush=True)
-                    row = {"section": "accelerator", "work": name, "lanes": lanes, "steps": work.steps, "mode": "forward",
+                    row = {"section": "accelerator", "work": name, "lanes": lanes, "steps": work.steps,
+                        "mode": "forward",
                            "contender": title, "dtype": dtype, "device": jax.devices()[0].device_kind,
                            "bytes_limit_ns": 1e9 * moved / bandwidth if bandwidth else None,
                            "flops_limit_ns": 1e9 * operations / flops if flops else None}  # fmt: skip
@@ -94,7 +97,8 @@ def more_rows(options) -> Iterator[dict]:
         return
     for name, lanes, title, run in others(options.others):
         print(f"accelerator: {name}, {lanes} lanes, {title}", file=sys.stderr, flush=True)
-        row = {"section": "accelerator", "work": name, "lanes": lanes, "steps": STEPS, "mode": "forward", "contender": title,
+        row = {"section": "accelerator", "work": name, "lanes": lanes, "steps": STEPS, "mode": "forward",
+            "contender": title,
                "dtype": "float64", "device": jax.devices()[0].device_kind}  # fmt: skip
         yield row | timed(Contender("", lambda cores, run=run: run()), lanes, STEPS, options)[0]
 
@@ -125,7 +129,8 @@ def others(lanes: int) -> Iterator[tuple[str, int, str, Callable]]:
 
 
 def alone(work, lanes: int, dtype: str, shared: dict, options) -> Iterator[dict]:
-    """Rows of programs without a call's checks and copies: of this library, and of the handwritten loop where there is one and a compiler for it."""
+    """Rows of programs without a call's checks and copies: of this library, and of the handwritten loop where there is
+    one and a compiler for it."""
     row = {"section": "accelerator", "work": work.name, "lanes": lanes, "steps": work.steps, "mode": "forward",
            "device": jax.devices()[0].device_kind} | shared  # fmt: skip
     q0, v0 = (jax.device_put(x.astype(dtype)) for x in work.initial(lanes))

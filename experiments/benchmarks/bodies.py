@@ -8,8 +8,9 @@
     python experiments/benchmarks/bodies.py numba 10000  # falling disks, and a loop of the same algorithm in numba
     python experiments/benchmarks/bodies.py lanes        # an ensemble of 256 piles of 64 disks, and one after the other
 
-The last three and the scaling count processor time, of which other work on a machine takes nothing. Spheres in a box: experiments/gallery/spheres_in_a_box.py.
-"""
+The last three and the scaling count processor time, of which other work on a machine takes nothing. Spheres in a box:
+experiments/gallery/spheres_in_a_box.py.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -60,7 +61,8 @@ def run(problem: ji.Problem, q, v, steps: int, tolerance: float) -> tuple:
 def told(name: str, steps: int, found: tuple) -> None:
     _, _, taken, iterations, residual, pushing = found
     print(
-        f"{name}: {steps / taken:.3g} steps/s, {1e3 * taken / steps:.3g} ms a step, {iterations:.0f} iterations a step, residual "
+        f"{name}: {steps / taken:.3g} steps/s, {1e3 * taken / steps:.3g} ms a step, {iterations:.0f} iterations a "
+        "step, residual "
         f"{residual:.1e} m/s, {pushing} contacts push", flush=True,
     )  # fmt: skip
 
@@ -73,7 +75,8 @@ def first(count: int) -> None:
     again = time.perf_counter()
     ji.solve(problem, q, 0 * q, t1=500 * H, h=H).q.block_until_ready()
     print(
-        f"{count} disks, 500 steps: first {wall:.2f} s ({cpu:.2f} s of processor; goal 4 s), again {time.perf_counter() - again:.2f} s"
+        f"{count} disks, 500 steps: first {wall:.2f} s ({cpu:.2f} s of processor; goal 4 s), again "
+        f"{time.perf_counter() - again:.2f} s"
     )
 
 
@@ -150,7 +153,8 @@ def near() -> None:
         *_, residual = siconos.run(work, q, pairs)
         theirs = (processor(children) - once - (once - begin)) / work.steps
     print(
-        f"Siconos: {1e3 * theirs:.3g} ms a step, residual {residual:.1e} m/s; goal: 0.3 of it, jaximpact takes {mine / theirs:.2g}"
+        f"Siconos: {1e3 * theirs:.3g} ms a step, residual {residual:.1e} m/s; goal: 0.3 of it, jaximpact takes "
+        f"{mine / theirs:.2g}"
     )
 
 
@@ -175,7 +179,8 @@ def by_numba(count: int) -> None:
         end = processor()
         numba, ours = (middle - begin) / steps, (end - middle) / steps
         print(
-            f"t = {0.1 * (k + 1):.1f} s: {1e3 * ours:.3g} ms a step, {mine:.0f} iterations, residual {own:.0e} m/s; numba {1e3 * numba:.3g} ms, "
+            f"t = {0.1 * (k + 1):.1f} s: {1e3 * ours:.3g} ms a step, {mine:.0f} iterations, residual {own:.0e} m/s; "
+            f"numba {1e3 * numba:.3g} ms, "
             f"{theirs / steps:.0f}, {residual:.0e}; {pushing} push; ratio {ours / numba:.2f}", flush=True,
         )  # fmt: skip
         costs.append((mine, ours, theirs / steps, numba))
@@ -183,7 +188,8 @@ def by_numba(count: int) -> None:
     (a, b, c, d), (e, f, g, i) = costs[0], costs[-1]
     ours, numba = (f - b) / (e - a), (i - d) / (g - c)
     print(
-        f"an iteration: {1e6 * ours:.3g} us, numba {1e6 * numba:.3g} us; ratio {ours / numba:.2f}, goal 1.3; the rest of a step: "
+        f"an iteration: {1e6 * ours:.3g} us, numba {1e6 * numba:.3g} us; ratio {ours / numba:.2f}, goal 1.3; the rest "
+        "of a step: "
         f"{1e3 * (b - a * ours):.3g} ms, numba {1e3 * (d - c * numba):.3g} ms"
     )
 
@@ -205,8 +211,10 @@ def lanes() -> None:
         ji.solve(problem, start, 0 * start, **options).q.block_until_ready()
     single, clock = (processor() - begin) / len(few), (time.perf_counter() - wall) / len(few)
     print(
-        f"a pile of {count} disks: {1e3 * together:.3g} ms of processor in an ensemble of {many} ({1e3 * by_clock:.3g} ms by the clock), "
-        f"{1e3 * single:.3g} ({1e3 * clock:.3g}) one after the other; goal: less; ratio {together / single:.2f} ({by_clock / clock:.2f})"
+        f"a pile of {count} disks: {1e3 * together:.3g} ms of processor in an ensemble of {many} ({1e3 * by_clock:.3g} "
+        "ms by the clock), "
+        f"{1e3 * single:.3g} ({1e3 * clock:.3g}) one after the other; goal: less; ratio {together / single:.2f} "
+        f"({by_clock / clock:.2f})"
     )
 
 

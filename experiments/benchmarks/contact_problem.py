@@ -1,7 +1,9 @@
-"""`jaximpact.extend.solve_contact` beside other batched quadratic programs of JAX that differentiate: qpax and jaxopt's OSQP.
+"""`jaximpact.extend.solve_contact` beside other batched quadratic programs of JAX that differentiate:
+qpax and jaxopt's OSQP.
 
-min x'Ax/2 + b'x over x >= 0, random A of full rank, 1000 in a batch on one core, float64; processor time of a problem, and of its gradient of
-sum(x) by b; the error is the natural residual, relative to the largest |b|. Each is run as its documentation says, to 1e-9 where it asks for a tolerance.
+min x'Ax/2 + b'x over x >= 0, random A of full rank, 1000 in a batch on one core, float64; processor time of a problem,
+and of its gradient of sum(x) by b; the error is the natural residual, relative to the largest |b|. Each is run as its
+documentation says, to 1e-9 where it asks for a tolerance.
 
     python experiments/benchmarks/contact_problem.py            qpax and jaxopt, where they are installed
 """

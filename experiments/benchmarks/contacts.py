@@ -73,7 +73,8 @@ def rows(rounds: int, folder, work: works.Work | None = None) -> list[dict]:
 
 def measure(work, pairs, title: str, siconos: SiconosPile | None, remark: str, rounds: int) -> list[dict]:
     q0 = work.initial(1)[0][0]
-    usual = {"section": "contacts", "work": title, "lanes": 1, "steps": work.steps, "mode": "forward", "dtype": "float64",
+    usual = {"section": "contacts", "work": title, "lanes": 1, "steps": work.steps, "mode": "forward",
+        "dtype": "float64",
              "constraints": len(pairs) + 2 * q0.size, "cores": 1}  # fmt: skip
     theirs = usual | {"contender": "Siconos, MoreauJean", "seconds": []}
     mine = usual | {"contender": "solve, MoreauJean", "seconds": []}

@@ -1,8 +1,8 @@
 """What is timed side by side: programs that compute the same motions, or the same derivatives.
 
-Values: a handwritten SIMD loop, a numba loop, plain JAX, and `jaximpact.ensemble` as native code and through XLA, in both precisions.
-Derivatives: `jax.jvp` and `jax.value_and_grad` of sum(q(t1)) + sum(v(t1)) through `jaximpact.solve`, and through plain
-JAX, which differentiates the discrete map.
+Values: a handwritten SIMD loop, a numba loop, plain JAX, and `jaximpact.ensemble` as native code and through XLA, in
+both precisions. Derivatives: `jax.jvp` and `jax.value_and_grad` of sum(q(t1)) + sum(v(t1)) through `jaximpact.solve`,
+and through plain JAX, which differentiates the discrete map.
 """
 
 from __future__ import annotations
@@ -116,7 +116,8 @@ def ensemble(work, q0, v0, execution: str = "auto", chunk: int | None = None) ->
 
 
 def single_motion(work, q0, v0, execution: str, over: Callable = lambda end: end) -> Callable:
-    """`solve` compiled for one motion, or `over` several, for its final state alone: a status that nobody reads is not computed."""
+    """`solve` compiled for one motion, or `over` several, for its final state alone:
+    a status that nobody reads is not computed."""
 
     def end(q, v):
         s = ji.solve(work.problem, q, v, t1=work.t1, steps=work.steps, e=work.restitution, args=work.args, save="final",
@@ -176,7 +177,8 @@ def gradient(work, q0, v0, execution: str) -> Callable:
 
     def run(cores):
         found = ji.sensitivities(work.problem, q0, v0, t1=work.t1, h=work.h, e=work.restitution, args=work.args,
-                                 wrt=("q0", "v0"), output=total, mode="forward", execution=execution).jacobian  # fmt: skip
+                                 wrt=("q0", "v0"), output=total, mode="forward",
+                                 execution=execution).jacobian  # fmt: skip
         return np.concatenate([found["q0"], found["v0"]], axis=1)
 
     return run

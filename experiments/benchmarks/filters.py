@@ -1,4 +1,5 @@
-"""Time of one prediction of a Kalman filter, with its update: 300 balls over 180 frames, in one scan; the filters of `cases/track_ball.py`, in turn.
+"""Time of one prediction of a Kalman filter, with its update: 300 balls over 180 frames, in one scan; the filters of
+`cases/track_ball.py`, in turn.
 
 python experiments/benchmarks/filters.py
 """

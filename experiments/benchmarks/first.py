@@ -3,9 +3,10 @@
     python experiments/benchmarks/first.py --out out/first --rounds 3
     python experiments/benchmarks/first.py --against PATH      # another checkout, its processes in turn with these
 
-Processor seconds of the first and the second call, the least of the rounds; "cached" is the first call of a process that finds the
-compiled programs of one before it. "box" is one in space whose eight corners hit a floor, its quaternion kept by a joint, "rod" one in the plane with two
-rough ends. "policy" is a gradient by the weights of a network 4-64-64-1 over 256 lanes in float32, by each execution.
+Processor seconds of the first and the second call, the least of the rounds; "cached" is the first call of a process
+that finds the compiled programs of one before it. "box" is one in space whose eight corners hit a floor, its quaternion
+kept by a joint, "rod" one in the plane with two rough ends. "policy" is a gradient by the weights of a network
+4-64-64-1 over 256 lanes in float32, by each execution.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ for _ in range(2):
     begin = time.process_time()
     jax.block_until_ready(calls[{call!r}]())
     print(time.process_time() - begin)
-"""
+"""  # noqa: E501
 BOX_AND_ROD = """
 import time
 import jax, jax.numpy as jnp, numpy as np
@@ -125,7 +126,7 @@ for _ in range(2):
     begin = time.process_time()
     jax.block_until_ready(end(q0) if "jacfwd" in {call!r} else ji.solve(problem, q0, v0, **given).q)
     print(time.process_time() - begin)
-"""
+"""  # noqa: E501
 POLICY = """
 import time
 import jax, jax.numpy as jnp, numpy as np
@@ -160,7 +161,7 @@ for _ in range(2):
     begin = time.process_time()
     jax.block_until_ready(loss(weights, starts))
     print(time.process_time() - begin)
-"""
+"""  # noqa: E501
 ROWS = [
     ("ball", 1, "solve"),
     ("ball", 1000, "ensemble"),

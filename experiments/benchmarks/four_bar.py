@@ -1,8 +1,10 @@
-"""A four-bar linkage with a stop by joints, and by hand in its crank's angle: error, time of 1000 motions, first answers.
+"""A four-bar linkage with a stop by joints, and by hand in its crank's angle: error, time of 1000 motions,
+first answers.
 
 python experiments/benchmarks/four_bar.py --out out/four_bar      five minutes on one core
 
-Both ways of a scheme run in turn, in a process of their own each for the first answers; processor seconds, the least of the rounds.
+Both ways of a scheme run in turn, in a process of their own each for the first answers; processor seconds,
+the least of the rounds.
 """
 
 import argparse
@@ -66,7 +68,7 @@ def first(way, scheme, call):
 
 def elsewhere(*what):
     """The same in a process of its own."""
-    call = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import four_bar; print(four_bar.first(*{what!r}))"
+    call = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import four_bar; print(four_bar.first(*{what!r}))"  # noqa: E501
     environment = os.environ | {"JAXIMPACT_CACHE": "off"}
     return float(subprocess.check_output([sys.executable, "-c", call], env=environment, text=True).split()[-1])
 

@@ -2,8 +2,8 @@
 
 python experiments/benchmarks/friction.py --out out/friction      five minutes on one core
 
-A disk that bounces with spin, a ladder that slides down a wall, a block that rocks. The programs of a row run in turn; processor seconds, the least of the
-rounds. First answers in a process of their own each.
+A disk that bounces with spin, a ladder that slides down a wall, a block that rocks. The programs of a row run in turn;
+processor seconds, the least of the rounds. First answers in a process of their own each.
 """
 
 import argparse
@@ -91,7 +91,8 @@ MAKE = {"spinning ball": ball, "ladder": ladder, "rocking block": block}
 
 
 def first(system, scheme, call):
-    """Processor seconds of a first `solve`, or of a first gradient by the coefficient of friction as compiled by `jax.jit`, in this process."""
+    """Processor seconds of a first `solve`, or of a first gradient by the coefficient of friction as compiled by
+    `jax.jit`, in this process."""
     import jax
 
     jax.config.update("jax_enable_x64", True)
@@ -108,7 +109,7 @@ def first(system, scheme, call):
 
 def elsewhere(*what):
     """The same in a process of its own."""
-    call = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import friction; print(friction.first(*{what!r}))"
+    call = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import friction; print(friction.first(*{what!r}))"  # noqa: E501
     environment = os.environ | {"JAXIMPACT_CACHE": "off"}
     return float(subprocess.check_output([sys.executable, "-c", call], env=environment, text=True).split()[-1])
 
@@ -140,7 +141,8 @@ def loop():
 
 
 def simd(folder):
-    """The same loop over packs of lanes in C++, compiled into ``folder``: (q0, v0, h, steps) -> q; None without a compiler."""
+    """The same loop over packs of lanes in C++, compiled into ``folder``: (q0, v0, h, steps) -> q;
+    None without a compiler."""
     import ctypes
 
     import numpy as np

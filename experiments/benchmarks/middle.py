@@ -1,11 +1,12 @@
-"""One motion of ten to two hundred coordinates: a numba loop of the same scheme, native code, XLA, and what "auto" takes.
+"""One motion of ten to two hundred coordinates: a numba loop of the same scheme, native code, XLA,
+and what "auto" takes.
 
     python experiments/benchmarks/middle.py --out out/middle             # three minutes on one core
     python experiments/benchmarks/middle.py --only bar-64 --parts
 
-All ways of a work run in turn in one process, several rounds of them; processor microseconds a step, the median of the rounds. Values are
-those of the final state, "jvp" along one direction of q0, "vjp" by q0 and v0. With ``--parts`` the parts of a step by themselves: each in
-a loop of native code, in which one evaluation waits for the one before.
+All ways of a work run in turn in one process, several rounds of them; processor microseconds a step, the median of the
+rounds. Values are those of the final state, "jvp" along one direction of q0, "vjp" by q0 and v0. With ``--parts`` the
+parts of a step by themselves: each in a loop of native code, in which one evaluation waits for the one before.
 """
 
 from __future__ import annotations
@@ -171,7 +172,8 @@ def profile(name: str, rounds: int) -> dict[str, float]:
     """Microseconds of native code for the parts of a step, and of whole steps."""
     work = works.WORKS[name]
     q0, v0 = work.initial(1)
-    found = ji.solve(work.problem, q0[0], v0[0], t1=work.t1, steps=work.steps, e=work.restitution, args=work.args, save="final",
+    found = ji.solve(work.problem, q0[0], v0[0], t1=work.t1, steps=work.steps, e=work.restitution, args=work.args,
+        save="final",
                      execution="xla")  # fmt: skip
     state = np.asarray(found.q[-1]), np.asarray(found.v[-1])
     times, runs = 2000, {}

@@ -2,8 +2,8 @@
 
 python experiments/benchmarks/noise.py --out out/noise      two minutes on one core
 
-Both run in turn; nanoseconds of processor a step of a motion, the least of the rounds. Without noise the restitution is 1 and there is no damping, so
-that motions meet their stops as often.
+Both run in turn; nanoseconds of processor a step of a motion, the least of the rounds. Without noise the restitution is
+1 and there is no damping, so that motions meet their stops as often.
 """
 
 import argparse

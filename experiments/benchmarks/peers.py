@@ -1,8 +1,8 @@
 """Other simulators on the same motions, each in a process of its own and under its own interpreter.
 
 A job is {"work", "q0", "v0" (lanes, d), "e", "args", "h", "steps", "rounds"} and for diffrax "tolerance" and "longest"
-(step) too, and "solver" or "quantity" if need be, the answer to each a line of {"q", "v", "seconds" of each round, "compile_s"}. The physics is as near as each
-allows: the error of the final position stands beside the time.
+(step) too, and "solver" or "quantity" if need be, the answer to each a line of {"q", "v", "seconds" of each round,
+"compile_s"}. The physics is as near as each allows: the error of the final position stands beside the time.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Motions by event location with scipy, which shares nothing with the time-stepping schemes but the problem's functions.
+"""Motions by event location with scipy, which shares nothing with the time-stepping
+schemes but the problem's functions.
 
     q, v = reference.event_located(work.problem, q0, v0, times, e, args)     # (lanes, k, d) each
 
-DOP853 runs from impact to impact, by default at a tolerance of 1e-12; Newton's law there is in the kinetic metric. For isolated
-impacts of one contact at a time: a lane that meets anything else becomes NaN.
+DOP853 runs from impact to impact, by default at a tolerance of 1e-12; Newton's law there is in the kinetic metric. For
+isolated impacts of one contact at a time: a lane that meets anything else becomes NaN.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ def programs(problem, e):
 def event_located(
     problem, q0, v0, times, e, args, tolerance: float = 1e-12, longest: float = 0.05
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Positions and velocities (lanes, k, d) at increasing ``times`` (k,), from q0 and v0 (lanes, d) at t = 0, by steps up to
-    ``longest``."""
+    """Positions and velocities (lanes, k, d) at increasing ``times`` (k,), from q0 and v0 (lanes, d) at t = 0, by steps
+    up to ``longest``."""
 
     field, gaps, rates, rebound = programs(problem, e)
 
@@ -88,7 +89,8 @@ def event_located(
 
 
 def derivative(problem, q0, v0, t1: float, e, args, directions, change: float = 1e-6) -> np.ndarray:
-    """Derivative of sum(q(t1)) + sum(v(t1)) along ``directions`` (k, 2 d) of (q0, v0), by central differences; (lanes, k)."""
+    """Derivative of sum(q(t1)) + sum(v(t1)) along ``directions`` (k, 2 d) of (q0, v0), by central differences;
+    (lanes, k)."""
     d = q0.shape[1]
 
     def end(sign, direction):

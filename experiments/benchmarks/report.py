@@ -22,7 +22,8 @@ PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "numba")
 
 def about() -> dict:
     """Versions, processor and compilers; nothing that changes from run to run."""
-    found = {"jaximpact": ji.__version__, "cpu": processor(), "machine": platform.machine(), "cores": timing.all_cores(), "device": str(jax.devices()[0]),
+    found = {"jaximpact": ji.__version__, "cpu": processor(), "machine": platform.machine(),
+        "cores": timing.all_cores(), "device": str(jax.devices()[0]),
              "pinned": timing.CAN_PIN, "python": platform.python_version(),
              "XLA_FLAGS": os.environ.get("XLA_FLAGS", "")}  # fmt: skip
     compiler = native.compiler()
@@ -92,11 +93,13 @@ SECTIONS = {
         "Derivatives",
         ("work", "lanes", "derivative", *BASIC[2:7], "error", "compiling", "bytes per trajectory-step"),
     ),
-    "peers": ("Other simulators", ("work", "lanes", "program", "cores", "ns per trajectory-step", "ratio", "error", "compiling")),
-    "contacts": ("Many contacts", ("work", "constraints", "program", "cores", "ns per trajectory-step", "ratio", "residual", "difference", "compiling")),
-    "accelerator": (
+    "peers": ("Other simulators", ("work", "lanes", "program", "cores", "ns per trajectory-step", "ratio", "error",
+    "compiling")),
+    "contacts": ("Many contacts", ("work", "constraints", "program", "cores", "ns per trajectory-step", "ratio",
+    "residual", "difference", "compiling")), "accelerator": (
         "Accelerator",
-        ("work", "lanes", "numbers", "program", "ns per trajectory-step", "limit by bytes [ns]", "limit by arithmetic [ns]",
+        ("work", "lanes", "numbers", "program", "ns per trajectory-step", "limit by bytes [ns]", "limit by arithmetic "
+            "[ns]",
          "error", "compiling"),
     ),
 }  # fmt: skip
@@ -109,7 +112,7 @@ distance of a final position from the motion itself (event location); of a deriv
 largest error relative to the largest entry. Residual: largest of the complementarity conditions of all steps, a velocity \
 [m/s]. Compiling: first call less a later one. A program \
 that chooses its own steps is counted as making those of the work.
-"""
+"""  # noqa: E501
 
 
 def section(row: dict) -> str:

@@ -1,8 +1,11 @@
-"""Robots out of model files: processor seconds until the first answer of a new process, importing apart, and microseconds a step of the next one.
+"""Robots out of model files: processor seconds until the first answer of a new process, importing apart, and
+microseconds a step of the next one.
 
-"first" is that of a process that finds no program compiled, "cached" that of one which finds them all; the least of the rounds.
+"first" is that of a process that finds no program compiled, "cached" that of one which finds them all;
+the least of the rounds.
 
-A hopper in the plane (5 freedoms, events), an arm of 7 hinges with their limits, and a quadruped with 24 gaps and friction, both by steps of a millisecond.
+A hopper in the plane (5 freedoms, events), an arm of 7 hinges with their limits, and a quadruped with 24 gaps and
+friction, both by steps of a millisecond.
 
     python experiments/benchmarks/robots.py [--out experiments/benchmarks/results]
 """
@@ -20,17 +23,17 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from outside.tables import write_table
 
-FILE = '<mujoco><compiler angle="radian" autolimits="true"/><worldbody><geom name="floor" type="plane" size="5 5 .1" friction=".8"/>{}</worldbody></mujoco>'
+FILE = '<mujoco><compiler angle="radian" autolimits="true"/><worldbody><geom name="floor" type="plane" size="5 5 .1" friction=".8"/>{}</worldbody></mujoco>'  # noqa: E501
 HOPPER = """<body name="torso" pos="0 0 1"><joint name="x" type="slide" axis="1 0 0"/><joint name="z" type="slide" axis="0 0 1"/><joint name="pitch" axis="0 1 0"/>
   <geom type="capsule" fromto="0 0 -.1 0 0 .3" size=".05" mass="5"/>
   <body name="thigh" pos="0 0 -.1"><joint name="hip" axis="0 1 0" stiffness="40" damping=".5"/><geom type="capsule" fromto="0 0 0 .2 0 -.3" size=".03" mass="1"/>
     <body name="shank" pos=".2 0 -.3"><joint name="knee" axis="0 1 0" range="-1.5 1" damping=".5"/><geom type="capsule" fromto="0 0 0 -.2 0 -.3" size=".02" mass=".5"/>
-      <geom name="foot" size=".03" pos="-.2 0 -.3" mass=".05"/></body></body></body>"""
-LINK = '<body pos="0 0 .2"><joint axis="{} {} 0" range="-2 .5" damping=".1" stiffness="1"/><geom type="capsule" fromto="0 0 0 0 0 .2" size=".03" mass="1"/>{}</body>'
+      <geom name="foot" size=".03" pos="-.2 0 -.3" mass=".05"/></body></body></body>"""  # noqa: E501
+LINK = '<body pos="0 0 .2"><joint axis="{} {} 0" range="-2 .5" damping=".1" stiffness="1"/><geom type="capsule" fromto="0 0 0 0 0 .2" size=".03" mass="1"/>{}</body>'  # noqa: E501
 LEG = """<body name="{0}" pos="{1} {2} 0"><joint name="{0} hip" axis="0 1 0" range="-1 1" damping=".3" stiffness="60"/>
   <geom type="capsule" fromto="0 0 0 -.1 0 -.2" size=".02" mass=".5"/><body pos="-.1 0 -.2">
     <joint name="{0} knee" axis="0 1 0" range="-1 1" damping=".3" stiffness="40"/><geom name="{0} knee" size=".03" mass=".05"/>
-    <geom type="capsule" fromto="0 0 0 .1 0 -.2" size=".015" mass=".3"/><geom name="{0} foot" size=".02" pos=".1 0 -.2" mass=".05"/></body></body>"""
+    <geom type="capsule" fromto="0 0 0 .1 0 -.2" size=".015" mass=".3"/><geom name="{0} foot" size=".02" pos=".1 0 -.2" mass=".05"/></body></body>"""  # noqa: E501
 CORNERS = {"fl": (0.25, 0.15), "fr": (0.25, -0.15), "hl": (-0.25, 0.15), "hr": (-0.25, -0.15)}
 
 

@@ -2,9 +2,10 @@
 
     python experiments/benchmarks/rubbing_pile.py --out out/rubbing_pile
 
-Solid disks of several sizes fall into a box and come to rest: MoreauJean, mu = 1/2, steps of 2 ms for a second, each contact problem to 1e-8 m/s. Siconos has normals
-of the end of a step and so solves several times a step, ours of its beginning, so that states differ by what falling on one another makes of that. Where Siconos is absent
-its columns are empty.
+Solid disks of several sizes fall into a box and come to rest: MoreauJean, mu = 1/2, steps of 2 ms for a second, each
+contact problem to 1e-8 m/s. Siconos has normals of the end of a step and so solves several times a step, ours of its
+beginning, so that states differ by what falling on one another makes of that.
+Where Siconos is absent its columns are empty.
 """
 
 import argparse

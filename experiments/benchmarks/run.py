@@ -5,8 +5,9 @@
     python experiments/benchmarks/run.py --only ball:1000 double-pendulum:1000
 
 Contenders of one row run in turn, several rounds of them, on one core and on all, in a process of its own each, and
-the shortest time of each counts: on a shared machine only ratios within a row are worth comparing. Beside every time stands its accuracy. Written are
-results.json (with versions and device), table.md and the pictures of error against cost.
+the shortest time of each counts: on a shared machine only ratios within a row are worth comparing. Beside every time
+stands its accuracy. Written are results.json (with versions and device),
+table.md and the pictures of error against cost.
 """
 
 from __future__ import annotations
@@ -25,14 +26,19 @@ from benchmarks import accelerator, contacts, contenders, peers, report, timing,
 from benchmarks.accuracy import Accuracy
 from benchmarks.baselines import native
 
-VALUES = ("ball:1", "ball:1000", "ball:100000", "forced-oscillator:100000", "double-pendulum:1", "double-pendulum:1000", "double-pendulum:10000",
-          "links-2:1000", "links-4:1000", "bar-64:1", "gas-16:1", "pile-16:1", "ball-long:1", "double-long:1")  # fmt: skip
+VALUES = ("ball:1", "ball:1000", "ball:100000", "forced-oscillator:100000", "double-pendulum:1", "double-pendulum:1000",
+    "double-pendulum:10000",
+          "links-2:1000", "links-4:1000", "bar-64:1", "gas-16:1", "pile-16:1", "ball-long:1",
+          "double-long:1")  # fmt: skip
 DERIVATIVES = ("ball:1000", "double-pendulum:100")
-ALL_VALUES = ("ball:1", "ball:1000", "ball:100000", "forced-oscillator:100000", "double-pendulum:1", "double-pendulum:1000", "double-pendulum:10000",
+ALL_VALUES = ("ball:1", "ball:1000", "ball:100000", "forced-oscillator:100000", "double-pendulum:1",
+    "double-pendulum:1000", "double-pendulum:10000",
               "links-2:1000", "links-4:1000", "links-6:1000", "bar-64:1", "bar-64:100", "bar-256:1", "gas-16:1",
-              "gas-16:100", "pile-16:1", "pile-16:100", "gas-64:1", "pile-64:1", "ball-long:1", "double-long:1")  # fmt: skip
+              "gas-16:100", "pile-16:1", "pile-16:100", "gas-64:1", "pile-64:1", "ball-long:1",
+              "double-long:1")  # fmt: skip
 ALL_DERIVATIVES = ("ball:1", "ball:1000", "double-pendulum:1", "double-pendulum:100",
-                   "double-pendulum:1000", "links-2:100", "links-4:100", "links-6:100", "bar-64:1", "gas-16:1")  # fmt: skip
+                   "double-pendulum:1000", "links-2:100", "links-4:100", "links-6:100", "bar-64:1",
+                   "gas-16:1")  # fmt: skip
 PARTS = ("values", "derivatives", "peers", "contacts", "precision", "accelerator")
 PEERS = (("ball", "siconos"), ("ball", "mjx"), ("ball", "brax"), ("ball", "diffrax"),
          ("double-pendulum", "siconos"), ("double-pendulum", "diffrax"))  # fmt: skip
@@ -85,7 +91,8 @@ def earlier(folder: Path, parts: list[str]) -> dict:
 
 
 def write(folder: Path, rows: list[dict], points: list[dict], kept: dict) -> str:
-    """Write results and table into the folder, with what is kept of it, and the pictures of new ``points``; the table."""
+    """Write results and table into the folder, with what is kept of it, and the pictures of new ``points``;
+    the table."""
     rows, points = report.with_ratios(rows) + kept["rows"], points + kept["precision"]
     results = {"about": report.about(), "rows": rows, "precision": points, "earlier": {"sections": kept["sections"]}}
     (folder / "results.json").write_text(json.dumps(results, indent=1) + "\n")

@@ -1,10 +1,12 @@
-"""Bodies in space: processor seconds until the first answer of a new process, and microseconds a step, beside MuJoCo's CPU step of the same file.
+"""Bodies in space: processor seconds until the first answer of a new process, and microseconds a step, beside MuJoCo's
+CPU step of the same file.
 
-The first answer is that of a process which finds no program compiled, reading the file included, importing apart. A step is a millisecond; that of
-MuJoCo is `mj_step` with its defaults in a loop in C, whose contacts give way. Least of the rounds.
+The first answer is that of a process which finds no program compiled, reading the file included, importing apart. A
+step is a millisecond; that of MuJoCo is `mj_step` with its defaults in a loop in C, whose contacts give way.
+Least of the rounds.
 
     python experiments/benchmarks/space.py [--out experiments/benchmarks/results]      ten minutes on one core; needs mujoco
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -39,7 +41,8 @@ def hanging(number: int) -> str:
 
 
 def stacked(number: int) -> str:
-    """Balls one above the other, a hundredth of a millimetre apart, the second and the fourth a tenth of a millimetre to the side."""
+    """Balls one above the other, a hundredth of a millimetre apart, the second and the fourth a tenth
+    of a millimetre to the side."""
     return "".join(BALL.format(i, 1e-4 * (i % 2), 0.1 + 0.20001 * i) for i in range(number))
 
 

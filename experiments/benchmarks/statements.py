@@ -2,10 +2,10 @@
 
     python experiments/benchmarks/statements.py --out out/statements
 
-Compiling (first call less a later one, nothing kept from before) and running, in processor seconds, of one motion by `solve` and of
-many by `ensemble`. The statements of a row take turns, each stated anew, and the median of a statement's times counts: garbage is
-collected between them. Beside every time stands its ratio to the system by hand, and how far the final positions of one motion are from
-those: rounding, which the motion amplifies.
+Compiling (first call less a later one, nothing kept from before) and running, in processor seconds, of one motion by
+`solve` and of many by `ensemble`. The statements of a row take turns, each stated anew, and the median of a statement's
+times counts: garbage is collected between them. Beside every time stands its ratio to the system by hand, and how far
+the final positions of one motion are from those: rounding, which the motion amplifies.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks import contenders, works
 
 LANES = 1000
-HEADER = "| system | statement | motions | compile [s] | ratio | run [s] | ratio | apart |\n|---|---|---|---|---|---|---|---|"
+HEADER = "| system | statement | motions | compile [s] | ratio | run [s] | ratio | apart |\n|---|---|---|---|---|---|---|---|"  # noqa: E501
 
 
 def double_potential(q, args):
@@ -155,7 +155,8 @@ def rows(rounds: int) -> list[dict]:
 def line(row: dict) -> str:
     """A row of the table."""
     return (
-        f"| {row['system']} | {row['statement']} | {row['motions']} | {row['compile']:.2f} | {row['compile_ratio']:.2f} | "
+        f"| {row['system']} | {row['statement']} | {row['motions']} | {row['compile']:.2f} | "
+        f"{row['compile_ratio']:.2f} | "
         f"{row['run']:.4f} | {row['run_ratio']:.2f} | {row['apart']:.1e} |"
     )
 

@@ -21,7 +21,8 @@ def all_cores() -> int:
 
 @contextmanager
 def one_core():
-    """All threads of this process, and what it starts meanwhile, on the last of its cores; elsewhere than on Linux, none."""
+    """All threads of this process, and what it starts meanwhile, on the last of its cores; elsewhere than on Linux,
+    none."""
     allowed = os.sched_getaffinity(0) if CAN_PIN else None
     if allowed:
         pin({max(allowed)})
@@ -43,8 +44,9 @@ def pin(cores: set[int]) -> None:
 class Apart:
     """The contenders of ``make()`` in a process of their own that has one core, or all, from its start to its end.
 
-    Libraries choose their threads, and the programs they compile, for the cores they find when they start: pinned later,
-    the threads of OpenBLAS wait for each other on one core; let go, jax keeps to one. ``make`` has to be importable there.
+    Libraries choose their threads, and the programs they compile, for the cores they find when they start: pinned
+    later, the threads of OpenBLAS wait for each other on one core; let go, jax keeps to one.
+    ``make`` has to be importable there.
     """
 
     def __init__(self, make: Callable[[], list], cores: int):
@@ -90,8 +92,8 @@ def measure(
     """A row and a result for every contender of ``make()`` and number of cores.
 
     One core and all are measured in a process `Apart` each, in turn. A contender that has run for ``budget`` seconds
-    sits the other rounds out. Compilation is the first call less the shortest other. With ``apart=False`` everything runs
-    in this process.
+    sits the other rounds out. Compilation is the first call less the shortest other. With ``apart=False`` everything
+    runs in this process.
     """
     contenders = make()
     runs = []

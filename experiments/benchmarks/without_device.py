@@ -1,16 +1,18 @@
-"""What an NVIDIA H100 would be given: ensembles compiled to kernels for one, on a machine that has none. Nothing is run, no time is told.
+"""What an NVIDIA H100 would be given: ensembles compiled to kernels for one, on a machine that has none.
+Nothing is run, no time is told.
 
     pip install nvidia-cuda-nvcc-cu12 nvidia-cuda-nvdisasm       # NVIDIA's assembler and its inverse, unless a CUDA toolkit is there
     python experiments/benchmarks/without_device.py --out out/compiled
     python experiments/benchmarks/without_device.py --only ball
 
-Counted are, in the machine code: registers of a thread; bytes that do not fit and are stored and loaded elsewhere; instructions
-of floating-point units (sums, products, both at once, comparisons, reciprocals) that a lane's step takes at least: the shortest
-way through the loop over steps, which is that of a step that touches nothing; and all that stand in the loop, each once. The limit is
-what the shortest way takes at 132 multiprocessors x 64 (float32: 128) such instructions a clock, 1.98 GHz. Operations are those of
-the virtual code along its shortest way, a product with a sum counted as two, a division or root as one: as those of the handwritten
-C++ loop are counted (`accelerator.FLOPS`). Compiling is the processor time of tracing, LLVM and NVIDIA's assembler.
-"""
+Counted are, in the machine code: registers of a thread; bytes that do not fit and are stored and loaded elsewhere;
+instructions of floating-point units (sums, products, both at once, comparisons, reciprocals) that a lane's step takes
+at least: the shortest way through the loop over steps, which is that of a step that touches nothing; and all that stand
+in the loop, each once. The limit is what the shortest way takes at 132 multiprocessors x 64 (float32: 128) such
+instructions a clock, 1.98 GHz. Operations are those of the virtual code along its shortest way, a product with a sum
+counted as two, a division or root as one: as those of the handwritten C++ loop are counted (`accelerator.FLOPS`).
+Compiling is the processor time of tracing, LLVM and NVIDIA's assembler.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -179,8 +181,10 @@ def row(name: str, dtype: str) -> dict:
     count = lambda x: (2 if x.startswith("fma") else 1) if counted.match(x) else 0
     operations, _ = step_of(blocks(virtual_code(code[code.index(".entry") :])), count)
     return {
-        "work": name, "dtype": dtype, "registers": int(registers[1]), "spilled_bytes": sum(spills), "instructions": calm, "instructions_in_loop": whole,
-        "limit_ns": calm / (UNITS[dtype] * CLOCK), "operations": operations, "operations_cpp": FLOPS[name], "compile_s": seconds,
+        "work": name, "dtype": dtype, "registers": int(registers[1]), "spilled_bytes": sum(spills),
+        "instructions": calm, "instructions_in_loop": whole,
+        "limit_ns": calm / (UNITS[dtype] * CLOCK), "operations": operations, "operations_cpp": FLOPS[name],
+        "compile_s": seconds,
     }  # fmt: skip
 
 
@@ -199,11 +203,14 @@ def tool(name: str) -> Path:
 
 
 def table(rows: list[dict]) -> str:
-    lines = ["| work | numbers | registers | bytes spilled | floating-point instructions of a step that touches nothing | of all "
-             "in the loop | limit [ns a trajectory-step] | operations, to C++ | compiling |", "|---" * 9 + "|"]  # fmt: skip
+    lines = ["| work | numbers | registers | bytes spilled | floating-point instructions of a step that touches "
+             "nothing | of all "
+             "in the loop | limit [ns a trajectory-step] | operations, to C++ | compiling |",
+             "|---" * 9 + "|"]  # fmt: skip
     for x in rows:
         ratio = f"{x['operations']} / {x['operations_cpp']} = {x['operations'] / x['operations_cpp']:.1f}"
-        lines.append(f"| {x['work']} | {x['dtype']} | {x['registers']} | {x['spilled_bytes']} | {x['instructions']} | {x['instructions_in_loop']} "
+        lines.append(f"| {x['work']} | {x['dtype']} | {x['registers']} | {x['spilled_bytes']} | {x['instructions']} | "
+                     f"{x['instructions_in_loop']} "
                      f"| {x['limit_ns']:.2g} | {ratio} | {x['compile_s']:.1f} s |")  # fmt: skip
     return "\n".join(lines) + "\n"
 

@@ -1,10 +1,11 @@
-"""Error against cost of a trajectory, and of its Jacobian: the schemes over their step sizes or tolerances, Siconos, diffrax and scipy on the
-same axes.
+"""Error against cost of a trajectory, and of its Jacobian: the schemes over their step sizes or tolerances, Siconos,
+diffrax and scipy on the same axes.
 
 The error is the median over lanes of the distance of the final position from the exact one; lanes differ in their data,
 so that impacts fall anywhere in a step. Exact positions come in closed form for the ball (B01 of the catalogue) and for
-the forced oscillator (B04), and from event location (`benchmarks.reference`) for the double pendulum. Where contact lasts or impacts
-accumulate, and for Jacobians, there is neither: the reference is `EventDriven` with the tolerance `REFERENCE`, a hundred times below the tightest measured.
+the forced oscillator (B04), and from event location (`benchmarks.reference`) for the double pendulum. Where contact
+lasts or impacts accumulate, and for Jacobians, there is neither: the reference is `EventDriven` with the tolerance
+`REFERENCE`, a hundred times below the tightest measured.
 
     python experiments/benchmarks/run.py --parts precision --python diffrax=PATH
 """
@@ -55,7 +56,8 @@ METHODS = (*STEPPED, *DRIVEN, peers.TITLES["siconos"], *DIFFRAX, SCIPY)  # a col
 
 @dataclass(frozen=True)
 class Motion:
-    """Lanes of one problem, exact final positions of those of `checked`, None where the reference is to be computed; ``per_lane`` are the args with a lane axis.
+    """Lanes of one problem, exact final positions of those of `checked`, None where the reference is to be computed;
+    ``per_lane`` are the args with a lane axis.
 
     ``longest`` is the longest step [s] in which an event location cannot miss a flight; ``schemes`` those that apply.
     """
@@ -133,11 +135,13 @@ def pressed_pendulum(lanes: int) -> Motion:
 
 
 MOTIONS = {"ball": ball, "oscillator": oscillator, "double-pendulum": double_pendulum,
-           "double-pendulum-inelastic": inelastic_pendulum, "double-pendulum-accumulation": pressed_pendulum}  # fmt: skip
+           "double-pendulum-inelastic": inelastic_pendulum,
+           "double-pendulum-accumulation": pressed_pendulum}  # fmt: skip
 
 
 def measure(name: str, full: bool, python: dict[str, str], sizes=None) -> list[dict]:
-    """Points of one picture: {"motion", "quantity", "method", "step" or "tolerance", "error", "us_per_trajectory", "cores"}.
+    """Points of one picture: {"motion", "quantity", "method", "step" or "tolerance", "error", "us_per_trajectory",
+    "cores"}.
 
     ``sizes`` (lanes, numbers of steps, tolerances, rounds) in place of those of ``full`` or not.
     """
@@ -158,7 +162,8 @@ def measure(name: str, full: bool, python: dict[str, str], sizes=None) -> list[d
 
 
 def own_points(motion: Motion, quantity: str, exact: np.ndarray, counts, tolerances, rounds: int) -> list[dict]:
-    """Points of this library's schemes, over numbers of steps or tolerances; Jacobians of those that locate impacts alone."""
+    """Points of this library's schemes, over numbers of steps or tolerances;
+    Jacobians of those that locate impacts alone."""
     stepped = motion.schemes if quantity == "position" else ("EventCorrected",)
     asked = [(label, {"step": motion.t1 / count}, STEPPED[label](), count) for label in stepped for count in counts
              if label != "EventCorrected" or count <= EVENT_STEPS]  # fmt: skip
@@ -180,7 +185,8 @@ def own_points(motion: Motion, quantity: str, exact: np.ndarray, counts, toleran
 
 
 def compute(motion: Motion, quantity: str, scheme: Any, count: int | None, lanes: slice = slice(None)) -> np.ndarray:
-    """Final positions, or the Jacobian of final positions and velocities by the initial ones, of each lane (lanes, n)."""
+    """Final positions, or the Jacobian of final positions and velocities by the initial ones,
+    of each lane (lanes, n)."""
     args_axes = {name: 0 if name in motion.per_lane else None for name in motion.args}
     args = {name: np.asarray(x)[lanes] if name in motion.per_lane else x for name, x in motion.args.items()}
     of = ji.ensemble if quantity == "position" else ji.sensitivities
@@ -200,7 +206,8 @@ def reference_of(motion: Motion, quantity: str) -> np.ndarray:
 def other_points(
     motion: Motion, quantity: str, exact: np.ndarray, counts, tolerances, rounds: int, python
 ) -> list[dict]:
-    """Points of other simulators; Jacobians are diffrax's alone. Each has a line that says why it has no points, if so."""
+    """Points of other simulators; Jacobians are diffrax's alone. Each has a line that says why it has no points,
+    if so."""
     points = []
     for method in motion.others:
         if method == SCIPY and quantity == "position":
@@ -226,7 +233,8 @@ def scipy_points(motion: Motion, exact: np.ndarray, tolerances) -> list[dict]:
 
     def run(tolerance: float) -> np.ndarray:
         return np.concatenate([
-            reference.event_located(problem, q0[i : i + 1], v0[i : i + 1], times, motion.e, args, tolerance, motion.longest)[0][:, 0]
+            reference.event_located(problem, q0[i : i + 1], v0[i : i + 1], times, motion.e, args, tolerance,
+            motion.longest)[0][:, 0]
             for i, args in enumerate(lanes)
         ])  # fmt: skip
 
@@ -241,8 +249,8 @@ def scipy_points(motion: Motion, exact: np.ndarray, tolerances) -> list[dict]:
 
 
 def peer_points(motion: Motion, method: str, key: str, changes: list[dict], exact, rounds: int, python) -> list[dict]:
-    """Points of another simulator, one for each of the ``changes`` of its job; Siconos, which makes lane after lane, is given those
-    that are checked."""
+    """Points of another simulator, one for each of the ``changes`` of its job; Siconos, which makes lane after lane, is
+    given those that are checked."""
     batch = key == "diffrax"
     lanes = slice(None) if batch else checked(len(motion.q0))
     args = {name: np.asarray(x)[lanes].tolist() if name in motion.per_lane else x for name, x in motion.args.items()}
@@ -267,7 +275,8 @@ def point(exact: np.ndarray, found, seconds: list[float], lanes: int) -> dict:
 
 
 def pictures(points: list[dict], folder) -> None:
-    """A picture for every motion that has points, error-against-cost-MOTION.png, and for every one whose Jacobian has."""
+    """A picture for every motion that has points, error-against-cost-MOTION.png,
+    and for every one whose Jacobian has."""
     kinds = dict.fromkeys((point["motion"], point.get("quantity", "position")) for point in points)
     for motion, quantity in kinds:
         name = motion if quantity == "position" else f"{motion}-{quantity}"
@@ -300,7 +309,8 @@ def draw(points: list[dict], path) -> None:
     of_jacobian = first.get("quantity") == "jacobian"
     what = "final state's Jacobian" if of_jacobian else f"final position [{unit}]"
     axes.set_xlabel(
-        f"processor time of a {'Jacobian' if of_jacobian else 'trajectory'} on one core, {first['lanes']} in a batch [µs]"
+        f"processor time of a {'Jacobian' if of_jacobian else 'trajectory'} on one core, {first['lanes']} in a batch "
+        "[µs]"
     )
     axes.set_ylabel(f"median error of the {what}")
     axes.set_title(f"{first['title']}, e = {first['e']:g}, over {first['t1']:g} s")

@@ -87,7 +87,8 @@ OSCILLATOR = Work(
 )
 
 
-# double pendulum beside a wall, which its joint and its tip hit: d = m = 2 ---------------------------------------------
+# double pendulum beside a wall, which its joint and its tip hit: d = m =
+# 2 ---------------------------------------------
 
 
 def double_mass(q, args):

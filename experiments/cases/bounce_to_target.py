@@ -20,7 +20,7 @@ m; what remains is to minimise over the one number s. For sums of cosines the sa
 onto them, so that this optimum is exact, too.
 
     python experiments/cases/bounce_to_target.py            # a table for several steps h, results.npz, table.csv, figure.png
-"""
+"""  # noqa: E501
 
 import argparse
 import csv
@@ -128,7 +128,8 @@ class Optimum:
 
 
 def optimum(task: Task, modes: int | None) -> Optimum:
-    """The optimum among sums of cosines, or, modes=None, among all forces; see above. One impact is taken for granted."""
+    """The optimum among sums of cosines, or, modes=None, among all forces; see above.
+    One impact is taken for granted."""
     bounds = (0.05 * task.duration, 0.95 * task.duration)
     s = minimize_scalar(lambda s: vertical(task, modes, s)[0], bounds=bounds, options={"xatol": 1e-11}).x
     cost, miss, m = vertical(task, modes, s)
@@ -204,8 +205,8 @@ def optimise(task: Task, modes: int, scheme, steps: int, sensitivity: str, itera
     """Coefficients (iterations + 1, modes, 2) of an optimisation that starts from no force at all.
 
     L-BFGS by gradients alone, its steps shrinking in the last SETTLE iterations: corrected derivatives are those of the
-    limit h -> 0 and vanish at its optimum up to O(h), whereas the cost of a time-stepping scheme is a staircase of height
-    O(h), on which a line search would stumble.
+    limit h -> 0 and vanish at its optimum up to O(h), whereas the cost of a time-stepping scheme is a staircase of
+    height O(h), on which a line search would stumble.
     """
     rate = optax.join_schedules(
         [optax.constant_schedule(1.0), optax.exponential_decay(0.5, 1, 0.8)], [max(iterations - SETTLE, 0)]

@@ -1,17 +1,17 @@
 """Restitution and air drag of measured bouncing balls, by gradients of simulated motions.
 
-All drops are simulated at once, with restitution e and quadratic drag c v|v| per unit mass of each ball and release height
-of each drop, and fitted by optax with derivatives of `jaximpact.solve` across up to twenty impacts. The fit starts far away,
-at e = 0.5 and c = 0, with the first three contacts of every drop, whose numbers are beyond doubt, and takes in ever
-more: then the contacts of the simulation are never far from those they are compared with. The whole is done with drag and
-without it: does drag explain that the ratio of successive flights depends on speed? Written to the output folder: balls.csv,
-drops.csv, results.npz, figure.png.
+All drops are simulated at once, with restitution e and quadratic drag c v|v| per unit mass of each ball and release
+height of each drop, and fitted by optax with derivatives of `jaximpact.solve` across up to twenty impacts. The fit
+starts far away, at e = 0.5 and c = 0, with the first three contacts of every drop, whose numbers are beyond doubt, and
+takes in ever more: then the contacts of the simulation are never far from those they are compared with. The whole is
+done with drag and without it: does drag explain that the ratio of successive flights depends on speed? Written to the
+output folder: balls.csv, drops.csv, results.npz, figure.png.
 
     python experiments/cases/bounces_by_gradient.py                              # the synthetic file, without drag in truth
     python experiments/cases/bounces_by_gradient.py --data bounce_times.csv      # measured drops
 
 The data are those of measured_bounces.py; if that has been run, its results are compared with these.
-"""
+"""  # noqa: E501
 
 import argparse
 import json

@@ -1,4 +1,5 @@
-"""Observed orders of the schemes on catalogue problems with exact motions: the table of the manual, the figure of the gallery.
+"""Observed orders of the schemes on catalogue problems with exact motions: the table of the manual,
+the figure of the gallery.
 
 python experiments/cases/convergence.py                 a choice of problems, under a minute
 python experiments/cases/convergence.py --full          every case of the catalogue with every scheme its theory covers

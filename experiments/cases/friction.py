@@ -1,11 +1,13 @@
-"""Orders of states and Jacobians through Coulomb friction and joints, by the schemes that know it, against closed forms and located events.
+"""Orders of states and Jacobians through Coulomb friction and joints, by the schemes that know it,
+against closed forms and located events.
 
 python experiments/cases/friction.py --out out/friction      a quarter of an hour
 python experiments/cases/friction.py --digits                of EventDriven by its tolerance, in the plane: some five minutes
 
-At four step sizes, means over eight neighbouring numbers of steps each, as an error depends on where in its step an event falls. Beside
-them: reverse mode against forward mode, lanes of an ensemble against single motions, float32 against float64.
-"""
+At four step sizes, means over eight neighbouring numbers of steps each, as an error depends on where in its step an
+event falls. Beside them: reverse mode against forward mode, lanes of an ensemble against single motions,
+float32 against float64.
+"""  # noqa: E501
 
 import argparse
 import csv
@@ -201,7 +203,8 @@ def jacobian(system, scheme, mode="forward", **steps):
 
 
 class Errors(NamedTuple):
-    """Mean errors (bands, 2) of state and Jacobian over each band of step numbers, status bits of all, and the Jacobian at the least number of the second band."""
+    """Mean errors (bands, 2) of state and Jacobian over each band of step numbers, status bits of all, and the Jacobian
+    at the least number of the second band."""
 
     mean: np.ndarray
     status: int
@@ -225,8 +228,8 @@ def order(errors, bands=BANDS):
 
 
 def agreement(system, scheme, steps, forward):
-    """Largest differences: reverse mode from a ``forward`` Jacobian, of the largest derivative; lanes from single motions; and float32 from float64, in units
-    of the last digit of float32 times the largest derivative."""
+    """Largest differences: reverse mode from a ``forward`` Jacobian, of the largest derivative; lanes from single
+    motions; and float32 from float64, in units of the last digit of float32 times the largest derivative."""
     _, reverse, _ = jacobian(system, scheme, mode="reverse", steps=steps)
     size = max(1.0, np.max(np.abs(forward)))
     (problem, q0, v0), options = call_of(system)
@@ -249,14 +252,18 @@ def row(name, scheme_name, exact):
     apart, lanes, digits = agreement(system, scheme, BANDS[1][0], found.jacobian)
     cells = [" ".join(f"{x:.0e}".replace("e-0", "e-") for x in e) for e in found.mean.T]
     return {
-        "motion": name, "scheme": scheme_name, "errors of the state": cells[0], "order": orders[0], "largest derivative": f"{size:.3g}",
-        "errors of the Jacobian": cells[1], "its order": orders[1], "reverse - forward": f"{apart:.0e}", "lanes - single": f"{lanes:.0e}",
-        "float32 [digits]": f"{digits:.0f}", "status": " ".join(bit.name for bit in ji.Status if bit & found.status) or "clean",
+        "motion": name, "scheme": scheme_name, "errors of the state": cells[0], "order": orders[0],
+        "largest derivative": f"{size:.3g}",
+        "errors of the Jacobian": cells[1], "its order": orders[1], "reverse - forward": f"{apart:.0e}",
+        "lanes - single": f"{lanes:.0e}",
+        "float32 [digits]": f"{digits:.0f}", "status": " ".join(bit.name for bit in ji.Status if bit & found.status)
+        or "clean",
     }  # fmt: skip
 
 
 def by_tolerance(name, exact):
-    """What the table of tolerances says of a system: errors of state and Jacobian by `EventDriven`, trials of its substeps, and status bits."""
+    """What the table of tolerances says of a system: errors of state and Jacobian by `EventDriven`, trials of its
+    substeps, and status bits."""
     system, errors, trials, told = ALL[name], [], [], 0
     start, options = call_of(system)
     for rtol in TOLERANCES:
@@ -267,9 +274,10 @@ def by_tolerance(name, exact):
         told |= int(status[0])
     cells = [" ".join(f"{x:.0e}".replace("e-0", "e-") for x in e) for e in np.transpose(errors)]
     return {
-        "motion": name, "errors of the state": cells[0], "largest derivative": f"{max(1.0, np.max(np.abs(exact.jacobian))):.3g}",
-        "errors of the Jacobian": cells[1], "trials": " ".join(map(str, trials)),
-        "status": " ".join(bit.name for bit in ji.Status if bit & told) or "clean",
+        "motion": name, "errors of the state": cells[0],
+        "largest derivative": f"{max(1.0, np.max(np.abs(exact.jacobian))):.3g}", "errors of the Jacobian": cells[1],
+        "trials": " ".join(map(str, trials)), "status": " ".join(bit.name for bit in ji.Status if bit & told)
+        or "clean",
     }  # fmt: skip
 
 

@@ -82,7 +82,8 @@ def table(cases=CASES, piles=PILES):
             found = [solve(*problem, mu) for problem in problems]
             iterations, residual = (np.array([float(x[i]) for x in found]) for i in (1, 2))
             yield {
-                "contacts": f"{m} in {'the plane' if k == 1 else 'space'}", "μ": mu, "solved": f"{np.sum(residual <= TOLERANCE)} of {piles}",
+                "contacts": f"{m} in {'the plane' if k == 1 else 'space'}", "μ": mu,
+                "solved": f"{np.sum(residual <= TOLERANCE)} of {piles}",
                 "iterations, median": f"{np.median(iterations):g}", "at most": f"{iterations.max():g}",
             }  # fmt: skip
 

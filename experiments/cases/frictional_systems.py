@@ -1,9 +1,9 @@
 """Systems with Coulomb friction or joints, and motions of theirs that share nothing with the library's schemes.
 
-A motion is stated as its course: what every contact does, one after the other, and the event that ends it. Between events the
-equations of motion are solved for accelerations and forces, and integrated by Runge-Kutta's method of order 4 in some thousand steps; an
-event's time is a root to rounding, and a step of Newton's method from it carries the derivative by the implicit function theorem. States
-are known to about 1e-11, Jacobians to 1e-10.
+A motion is stated as its course: what every contact does, one after the other, and the event that ends it. Between
+events the equations of motion are solved for accelerations and forces, and integrated by Runge-Kutta's method of order
+4 in some thousand steps; an event's time is a root to rounding, and a step of Newton's method from it carries the
+derivative by the implicit function theorem. States are known to about 1e-11, Jacobians to 1e-10.
 """
 
 from collections.abc import Callable
@@ -20,14 +20,15 @@ import jaximpact as ji
 G = 9.81
 STEP = 5e-4  # of Runge-Kutta's method, or less [s]
 
-# a piece of a course: modes of all contacts, a letter each, and the event that ends it. Modes: "o" open, "s" sticks, "+" and "-" slips that way, "d" slips in space
+# a piece of a course: modes of all contacts, a letter each, and the event that ends it. Modes: "o" open, "s" sticks,
+# "+" and "-" slips that way, "d" slips in space
 IMPACT = "impact"  # as an event: the piece has no length, its modes are those of the impact
 Piece = tuple[str, str]
 
 
 class System(NamedTuple):
-    """A problem with args = numbers p, start(p) = (q0, v0), and the state (2d,) at t1 as a function of p, whose derivatives by the numbers ``by`` are
-    known, all by default."""
+    """A problem with args = numbers p, start(p) = (q0, v0), and the state (2d,) at t1 as a function of p, whose
+    derivatives by the numbers ``by`` are known, all by default."""
 
     problem: ji.Problem
     p: dict[str, float]
@@ -39,7 +40,8 @@ class System(NamedTuple):
 
 
 class Course:
-    """State at t1 by the pieces of a course; events are "gap", "slip", "force" or "cone" of a contact, as in "slip 0"; "" is the end."""
+    """State at t1 by the pieces of a course; events are "gap", "slip", "force" or "cone" of a contact, as in "slip 0";
+    "" is the end."""
 
     def __init__(self, problem: ji.Problem, start: Callable, t1: float, pieces: list[Piece]):
         self.problem, self.start, self.t1, self.pieces = problem, start, t1, pieces
@@ -53,7 +55,8 @@ class Course:
     # the equations of motion
 
     def equations(self, t, q, v, p, modes):
-        """Rows (r, d) that are held, their accelerations (r,) at constant velocity, and directions (r, d) along which forces act, friction included."""
+        """Rows (r, d) that are held, their accelerations (r,) at constant velocity, and directions (r, d) along which
+        forces act, friction included."""
         gap, slip = (lambda t, q: self.problem.constraints(t, q, p)), self.problem.slip
         one = jnp.ones(())
         held, bias, acts = [], [], []
@@ -231,7 +234,8 @@ ROLLING = ji.Problem(
 )
 
 
-# a ladder of half length l between floor and wall: foot at centre - l u, top at centre + l u, u = (-cos, sin) of its angle with the floor
+# a ladder of half length l between floor and wall: foot at centre - l u, top at centre + l u, u = (-cos, sin) of its
+# angle with the floor
 
 
 def ladder_slips(t, q, v, p):
@@ -293,7 +297,8 @@ DOUBLE = ji.Problem(
     joints=hanging("l1", "l2"),
 )
 
-# a crank of radius .4 that a torque turns, a coupler of length 1 without mass, and a slider that has play in its guide; q = crank angle, slider (x, y)
+# a crank of radius .4 that a torque turns, a coupler of length 1 without mass, and a slider that has play in its guide;
+# q = crank angle, slider (x, y)
 CRANK = 0.4
 SLIDER = ji.Problem(
     lambda t, q, v, p: jnp.stack([p["torque"], 0 * p["torque"], -p["m"] * p["g"]]),
@@ -375,10 +380,12 @@ SYSTEMS = {
     ),
     "slips down a slope until it rolls": by_course(
         ROLLING, {"v": 2.0, "w": 0.0, "mu": 0.35, "slope": 0.4, "g": G},
-        lambda p: (STACKED(0 * p["v"], RADIUS + 0 * p["v"], 0 * p["v"]), STACKED(-p["v"], 0 * p["v"], p["w"])), 1.0, ("-", "slip 0"), ("s", ""),
+        lambda p: (STACKED(0 * p["v"], RADIUS + 0 * p["v"], 0 * p["v"]), STACKED(-p["v"], 0 * p["v"], p["w"])), 1.0,
+        ("-", "slip 0"), ("s", ""),
     ),
     "ladder that leaves its wall": by_course(
-        LADDER, {"angle": 1.0, "w": -0.3, "mu_floor": 0.2, "mu_wall": 0.15, "g": G, "l": 1.0}, leaning, 0.6, ("+-", "force 1"), ("+o", ""),
+        LADDER, {"angle": 1.0, "w": -0.3, "mu_floor": 0.2, "mu_wall": 0.15, "g": G, "l": 1.0}, leaning, 0.6,
+        ("+-", "force 1"), ("+o", ""),
     ),
     "thrown across a slope in space": by_course(
         ACROSS, {"vx": 1.0, "vy": 0.4, "mu": 0.35, "slope": 0.5, "g": G},
@@ -392,11 +399,12 @@ SYSTEMS = {
         hung(["l1", "l2"], ["a1", "a2"], ["w1", "w2"]), 1.5, ("", ""),
     ),
     "slider-crank with play": by_course(
-        SLIDER, {"angle": 0.4, "w": 5.0, "I": 0.3, "m": 0.5, "torque": 0.5, "play": 0.02, "mu": 0.15, "g": G}, cranked, 0.8,
-        ("oo", "gap 0"), ("-o", IMPACT), ("-o", "slip 0"), ("+o", ""),
+        SLIDER, {"angle": 0.4, "w": 5.0, "I": 0.3, "m": 0.5, "torque": 0.5, "play": 0.02, "mu": 0.15, "g": G}, cranked,
+        0.8, ("oo", "gap 0"), ("-o", IMPACT), ("-o", "slip 0"), ("+o", ""),
     ),
     "block that rocks": by_course(
-        ROCKING, {"angle": 0.12, "b": 0.2, "h": 0.8, "mu": 0.7, "g": G}, tilted, 1.1, ("so", "gap 1"), ("os", IMPACT), ("os", ""),
+        ROCKING, {"angle": 0.12, "b": 0.2, "h": 0.8, "mu": 0.7, "g": G}, tilted, 1.1, ("so", "gap 1"), ("os", IMPACT),
+        ("os", ""),
     ),
     "Painleve's rod": by_course(
         ROD, {"angle": 1.0, "v": -3.0, "w": 0.5, "mu": 1.8, "g": G}, on_its_end, 0.3, ("s", IMPACT), ("s", ""),

@@ -4,7 +4,7 @@ Contact times of an ideal ball of constant restitution (closed form, not the sol
 stopwatch spoils them: 1 ms of trigger jitter, some contacts missed, some extra contacts late in a drop.
 
     python experiments/cases/make_synthetic_bounces.py            # rewrites experiments/cases/data/synthetic_{bounces,truth}.csv
-"""
+"""  # noqa: E501
 
 import argparse
 import csv

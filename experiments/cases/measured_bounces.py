@@ -1,9 +1,10 @@
 """Restitution and release height of measured bouncing balls, by simulating every drop hundreds of times.
 
-Every drop is simulated with the Paoli-Schatzman scheme for hundreds of pairs (restitution e, release height H) and three
-steps h, all drops in one call of `jaximpact.ensemble` for each h, in two rounds: over a wide box, then over a small box
-around the best pair. The contact times are extrapolated to h = 0 and compared with the measured ones by a loss that
-forgives missed and extra contacts. Written to the output folder: fits.csv (a row a drop), results.npz, figure.png.
+Every drop is simulated with the Paoli-Schatzman scheme for hundreds of pairs (restitution e, release height H) and
+three steps h, all drops in one call of `jaximpact.ensemble` for each h, in two rounds: over a wide box, then over a
+small box around the best pair. The contact times are extrapolated to h = 0 and compared with the measured ones by a
+loss that forgives missed and extra contacts. Written to the output folder: fits.csv (a row a drop), results.npz,
+figure.png.
 
     python experiments/cases/measured_bounces.py                              # the synthetic file, with known truth
     python experiments/cases/measured_bounces.py --data bounce_times.csv      # measured drops
@@ -11,8 +12,8 @@ forgives missed and extra contacts. Written to the output folder: fits.csv (a ro
 Every row of the data is one contact: ball (a name), drop_height_cm (nominal height of the ball's lowest point at
 release), drop (which repeat), bounce (0, 1, 2, ... the order of contacts), time_s (time of contact; only differences
 within a drop count). Columns in any order, between them `,`, `;` or tab (with decimal commas or points); time_ms and
-drop_height_mm or _m are converted. At least 3 contacts a drop. H is looked for between 0.5 and 1.35 times the nominal height, e
-between 0.5 and 0.98.
+drop_height_mm or _m are converted. At least 3 contacts a drop. H is looked for between 0.5 and 1.35 times the nominal
+height, e between 0.5 and 0.98.
 """
 
 import argparse

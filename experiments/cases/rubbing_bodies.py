@@ -1,13 +1,14 @@
 """Bodies in lists that rub: what a step takes, and to which residual, while they fall and when they have settled.
 
-    python experiments/cases/rubbing_bodies.py disks 200 --mu 0.5 --stages 8 --steps 250 --csv docs/recorded/rubbing_bodies.csv
-    python experiments/cases/rubbing_bodies.py disks 1000 --stages 12 --steps 125
+    python experiments/cases/rubbing_bodies.py disks 200 --mu 0.5 --stages 8 --steps 250 --csv
+    docs/recorded/rubbing_bodies.csv python experiments/cases/rubbing_bodies.py disks 1000 --stages 12 --steps 125
     python experiments/cases/rubbing_bodies.py disks 10000 --width 400 --tolerance 1e-5 --iterations 500 --stages 9
     python experiments/cases/rubbing_bodies.py spheres 2048 --tolerance 1e-6
 
-``disks``: solid ones that turn, in layers over the floor of a box. ``spheres``: without rotation and with mu = 0.4, dropped into a box, the shape of J. Kleinert,
-B. Simeon and M. Obermayr, An inexact interior point method for the large-scale simulation of granular material, CMAME 278 (2014). Every line is one stage of the
-motion; time is that of the processor.
+``disks``: solid ones that turn, in layers over the floor of a box. ``spheres``: without rotation and with mu = 0.4,
+dropped into a box, the shape of J. Kleinert, B. Simeon and M. Obermayr, An inexact interior point method for the
+large-scale simulation of granular material, CMAME 278 (2014). Every line is one stage of the motion;
+time is that of the processor.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ def start(kind: str, count: int, width: int, mu: float) -> tuple[ji.Problem, np.
 
 
 def unbalanced(problem: ji.Problem, found: ji.Solution, h: float) -> float:
-    """What the floor and the walls carry in the last step, less the weight of the bodies of mass one, by that weight."""
+    """What the floor and the walls carry in the last step, less the weight of the bodies of mass one,
+    by that weight."""
     listed: Any = problem.constraints
     one = np.zeros(found.q.shape[1] // listed.number)
     upwards = one.copy()
@@ -117,10 +119,11 @@ def main() -> None:
         end = resource.getrusage(resource.RUSAGE_SELF)
         spent = end.ru_utime + end.ru_stime - begin.ru_utime - begin.ru_stime
         row = (
-            given.kind, given.count, mu, given.h, given.tolerance, given.iterations, round((stage + 1) * given.steps * given.h, 6),
-            f"{0.5 * np.sum(mass * v**2):.3g}", int(np.sum(np.asarray(found.impulse[-1]) > 0)), int(found.iterations) // given.steps,
-            f"{1e3 * spent / given.steps:.3g}", f"{float(found.residual):.2g}", f"{float(found.penetration):.2g}",
-            f"{unbalanced(problem, found, given.h):.1g}", told(found),
+            given.kind, given.count, mu, given.h, given.tolerance, given.iterations,
+            round((stage + 1) * given.steps * given.h, 6),
+            f"{0.5 * np.sum(mass * v**2):.3g}", int(np.sum(np.asarray(found.impulse[-1]) > 0)),
+            int(found.iterations) // given.steps, f"{1e3 * spent / given.steps:.3g}", f"{float(found.residual):.2g}",
+            f"{float(found.penetration):.2g}", f"{unbalanced(problem, found, given.h):.1g}", told(found),
         )  # fmt: skip
         print(dict(zip(FIELDS, row, strict=True)), flush=True)
         if given.csv is not None:

@@ -1,4 +1,5 @@
-"""What the tolerance of `EventDriven` says of its error, and the order of its substeps, on catalogue problems with exact motions.
+"""What the tolerance of `EventDriven` says of its error, and the order of its substeps,
+on catalogue problems with exact motions.
 
 python experiments/cases/tolerance.py            three minutes on one core
 python experiments/cases/tolerance.py --full     with the chains and boxes of up to a hundred bodies
@@ -44,8 +45,8 @@ def error(case, found):
 
 
 def proportionality(entry, label):
-    """One row: the error in units of the tolerance, rtol times the size of positions, by rtol; what the loosest and the finest run say themselves; and the
-    status of all."""
+    """One row: the error in units of the tolerance, rtol times the size of positions, by rtol; what the loosest and the
+    finest run say themselves; and the status of all."""
     case = entry.case(label)
     row, status, told = {"problem": entry.name, "case": label}, ji.Status.OK, {}
     for rtol in TOLERANCES:

@@ -1,11 +1,15 @@
-"""Kalman filters that track a bouncing ball: by located motions, linear and with sigma points, and by plain AD of a time-stepping scheme.
+"""Kalman filters that track a bouncing ball: by located motions, linear and with sigma points,
+and by plain AD of a time-stepping scheme.
 
-A camera sees the height of a ball 60 times a second, with an error of 5 mm, for three seconds and some ten bounces. Height, velocity, drag and restitution
-are estimated together, from a prior that all filters share and that the starts are drawn from. 300 balls, each with errors of its own (seed 0).
+A camera sees the height of a ball 60 times a second, with an error of 5 mm, for three seconds and some ten bounces.
+Height, velocity, drag and restitution are estimated together, from a prior that all filters share and that the starts
+are drawn from. 300 balls, each with errors of its own (seed 0).
 
-Printed for each filter: mean and scatter of the estimated drag, the scatter that the filter says it has, the same of the restitution, root of the mean
-squared error of the height after half a second, median of the normalised error squared (3.36 where it is right), and the share of the frames whose normalised error squared, (x - m)' C^-1 (x - m), lies beyond the value that four normal numbers exceed in 1 % of cases: of
-frames within 1 ms of an impact, of those within 4 ms, and of the others.
+Printed for each filter: mean and scatter of the estimated drag, the scatter that the filter says it has, the same of
+the restitution, root of the mean squared error of the height after half a second, median of the normalised error
+squared (3.36 where it is right), and the share of the frames whose normalised error squared, (x - m)' C^-1 (x - m),
+lies beyond the value that four normal numbers exceed in 1 % of cases: of frames within 1 ms of an impact, of those
+within 4 ms, and of the others.
 
     python experiments/cases/track_ball.py
 """
@@ -45,7 +49,8 @@ def kalman_update(m, c, z, r):
 
 
 def lift(x):
-    """How far a ball below the floor is lifted, as a constant: so far that it strikes at once, as a start on the floor would not rebound."""
+    """How far a ball below the floor is lifted, as a constant: so far that it strikes at once,
+    as a start on the floor would not rebound."""
     return jax.lax.stop_gradient(jnp.maximum(1e-4 / RATE * jnp.maximum(-x[1], 0.0) - x[0], 0.0))
 
 
@@ -77,7 +82,8 @@ FILTERS = {"located, linear": located("linear"), "located, sigma points": locate
 
 
 def compiled_filter(predict):
-    """Function from what the camera sees of all balls (B, frames) to means, covariances and statuses after each frame."""
+    """Function from what the camera sees of all balls (B, frames) to means,
+    covariances and statuses after each frame."""
 
     @jax.jit
     def run(z):
@@ -99,7 +105,8 @@ def run_filter(predict, z):
 
 
 def balls(count: int, seed: int = 0):
-    """True states (count, frames, 4), what the camera sees (count, frames), and how long each frame is from the nearest impact [s]."""
+    """True states (count, frames, 4), what the camera sees (count, frames),
+    and how long each frame is from the nearest impact [s]."""
     random = np.random.default_rng(seed)
     x = MEAN + DEVIATION * random.standard_normal((count, 4))
     x[:, 2:] = DRAG, RESTITUTION

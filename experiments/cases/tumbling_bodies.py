@@ -1,9 +1,11 @@
-"""Random boxes, tops and ellipsoids that bounce on a floor, smooth and rough, beside a reference with located impacts that shares nothing with the package.
+"""Random boxes, tops and ellipsoids that bounce on a floor, smooth and rough, beside a reference with located impacts
+that shares nothing with the package.
 
     python experiments/cases/tumbling_bodies.py      some minutes
 
-The reference is numpy and scipy: Euler's equations and quaternions, `solve_ivp` (DOP853) with the gaps as events, impacts by Newton's law with Coulomb's friction
-of one contact. Where two contacts strike within 1e-5 s, where impacts come closer than that or end in rest, or where several impulses satisfy the law, it has no answer.
+The reference is numpy and scipy: Euler's equations and quaternions, `solve_ivp` (DOP853) with the gaps as events,
+impacts by Newton's law with Coulomb's friction of one contact. Where two contacts strike within 1e-5 s, where impacts
+come closer than that or end in rest, or where several impulses satisfy the law, it has no answer.
 """
 
 from __future__ import annotations
@@ -94,7 +96,8 @@ def rates(moments: np.ndarray, state: np.ndarray) -> np.ndarray:
 
 
 def impulse(matrix: np.ndarray, before: np.ndarray, e: float, mu: float) -> np.ndarray:
-    """Impulse (x, y, z) of one contact by Newton's and Coulomb's laws, for its Delassus matrix (3, 3) and velocity (3,)."""
+    """Impulse (x, y, z) of one contact by Newton's and Coulomb's laws,
+    for its Delassus matrix (3, 3) and velocity (3,)."""
     gain = (1 + e) * -before[2]
     target = np.array([-before[0], -before[1], gain])
     sticks = np.linalg.solve(matrix, target)
@@ -131,7 +134,8 @@ def strike(body: str, moments: np.ndarray, state: np.ndarray, contact: int, e: f
 
 
 def reference(body: str, state: np.ndarray, e: float, mu: float) -> tuple[np.ndarray, int]:
-    """State (13,) at the end, and the number of impacts, of the motion from a ``state``; raises `Unanswered` where there is none."""
+    """State (13,) at the end, and the number of impacts, of the motion from a ``state``;
+    raises `Unanswered` where there is none."""
     moments, count, t, last = MOMENTS[body], 0, 0.0, -1.0
     contacts = 1 if body == "ellipsoid" else len(points(body))
 
@@ -197,7 +201,8 @@ def seen(stated: spatial.System, q, v):
     return jnp.concatenate([q[:3], jnp.ravel(stated.rotation(q, "body")), twist])
 
 
-# scheme, its step, and the largest error of a clean motion that is its own: some 20 times what its tolerance and h^2 leave
+# scheme, its step, and the largest error of a clean motion that is its own: some 20 times what its tolerance and h^2
+# leave
 SCHEMES = {
     "EventDriven": ({"scheme": ji.EventDriven()}, 5e-6),
     "EventCorrected, 1 ms": ({"scheme": ji.EventCorrected(), "h": 1e-3}, 1.0),
@@ -223,7 +228,8 @@ def numbers(draws: list) -> dict:
 
 
 def compare(body: str, rough: bool, draws: list, answers: list, scheme: str) -> dict:
-    """Of each motion: whether it is answered, whether the status is clean but for energy gained by Newton's law, and the error in m, m/s and rad/s."""
+    """Of each motion: whether it is answered, whether the status is clean but for energy gained by Newton's law, and
+    the error in m, m/s and rad/s."""
     found, status = ends(body, rough, draws, **SCHEMES[scheme][0])
     known = np.array([y is not None for y, _ in answers])
     exact = np.array([as_seen(draw[0] if y is None else y) for (y, _), draw in zip(answers, draws, strict=True)])
@@ -232,7 +238,8 @@ def compare(body: str, rough: bool, draws: list, answers: list, scheme: str) -> 
 
 
 def slopes(body: str, rough: bool, draws: list, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Derivatives (n, 18) along random directions of the start by `EventDriven`, the same by differences of the reference (NaN where it has none), and the status (n,)."""
+    """Derivatives (n, 18) along random directions of the start by `EventDriven`, the same by differences of the
+    reference (NaN where it has none), and the status (n,)."""
     ways = np.random.default_rng(seed).normal(size=(len(draws), 13))
     moved = lambda by: [(y + by * way, e, mu) for (y, e, mu), way in zip(draws, ways, strict=True)]
     stated = system(body, rough)
@@ -275,9 +282,11 @@ def main() -> None:
             found = compare(body, rough, draws, answers, scheme)
             errors = found["error"][found["clean"]]
             rows.append({
-                "bodies": f"{body}, {'rough' if rough else 'smooth'}", "impacts": sum(n for _, n in answers), "scheme": scheme,
-                "answered": f"{found['known'].sum()} of {options.count}", "clean": int(found["clean"].sum()), "of these wrong": int(np.sum(errors > most)),
-                "error, median": f"{np.median(errors):.0e}", "largest": f"{errors.max():.0e}",
+                "bodies": f"{body}, {'rough' if rough else 'smooth'}", "impacts": sum(n for _, n in answers),
+                "scheme": scheme,
+                "answered": f"{found['known'].sum()} of {options.count}", "clean": int(found["clean"].sum()),
+                "of these wrong": int(np.sum(errors > most)), "error, median": f"{np.median(errors):.0e}",
+                "largest": f"{errors.max():.0e}",
             })  # fmt: skip
             print(*rows[-1].values(), sep="\t", flush=True)
     if options.csv:

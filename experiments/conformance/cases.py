@@ -1,11 +1,12 @@
-"""The cases of `jaximpact.conformance` with what tests ask besides: closed forms, other end times, the event-driven `reference`.
+"""The cases of `jaximpact.conformance` with what tests ask besides: closed forms, other end times,
+the event-driven `reference`.
 
     case = cases.get("dpend")
     case.exact_at(end).jacobian                       # of another end with the same impacts before it
     steps, ends = case.phases(h=1e-3)                 # the same motion on eight slightly different grids
 
-The start is smooth in theta and t1 is no impact time, so every Jacobian exists. The numbers that the package ships are made by
-`exact_numbers.py`, which shares nothing with what is here.
+The start is smooth in theta and t1 is no impact time, so every Jacobian exists. The numbers that the package ships are
+made by `exact_numbers.py`, which shares nothing with what is here.
 """
 
 from __future__ import annotations
@@ -165,9 +166,10 @@ def off_wall(p, t):
 
 
 FORMULAS = {
-    "grav1d": ball(2), "grav1d-once": ball(1), "ball-e0.8": ball(1), "ball-e0.5": ball(2), "hop1d": hop, "corner": corner,
-    "zeno": zeno, "two-balls": two_balls, "off-wall": off_wall, "struck": struck, "unit-flight": unit_flight, "lift": lift,
-    "zeno-lift": lift, "polar": polar, "oblique-corner": oblique_corner, "late": late,
+    "grav1d": ball(2), "grav1d-once": ball(1), "ball-e0.8": ball(1), "ball-e0.5": ball(2), "hop1d": hop,
+    "corner": corner,
+    "zeno": zeno, "two-balls": two_balls, "off-wall": off_wall, "struck": struck, "unit-flight": unit_flight,
+    "lift": lift, "zeno-lift": lift, "polar": polar, "oblique-corner": oblique_corner, "late": late,
 }  # fmt: skip
 CASES = {
     name: Case(**{field.name: getattr(case, field.name) for field in fields(case)})

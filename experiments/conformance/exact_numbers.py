@@ -3,9 +3,9 @@
     python experiments/conformance/exact_numbers.py            # compare with what is recorded
     python experiments/conformance/exact_numbers.py --write    # record
 
-No code of jaximpact takes part but the reading of formulas, and no saltation matrix: motions are integrated by extrapolation (order 20) between
-events, events are located by Newton's method to 28 digits, and Jacobians are central differences of whole motions with a change of
-1e-10, whose error is about 1e-18. Needs mpmath and sympy.
+No code of jaximpact takes part but the reading of formulas, and no saltation matrix: motions are integrated by
+extrapolation (order 20) between events, events are located by Newton's method to 28 digits, and Jacobians are central
+differences of whole motions with a change of 1e-10, whose error is about 1e-18. Needs mpmath and sympy.
 """
 
 import argparse
@@ -109,7 +109,8 @@ def leap(system, t, x, h, p, closed):
 
 
 def crossing(system, t, x, h, p, closed, value, low, tries=60):
-    """The part of a step, between ``low`` and h, after which a function value(t, x) is zero: a secant within a bracket."""
+    """The part of a step, between ``low`` and h, after which a function value(t, x) is zero:
+    a secant within a bracket."""
     high = h
     f_low, f_high = (value(t + s, leap(system, t, x, s, p, closed)) for s in (low, high))
     if f_low < 0:
@@ -184,7 +185,8 @@ def motion(system, entry, values):
 
 
 def accumulated(entry, values):
-    """Cases in which impacts accumulate, by formula: flights of speed u last 2 u/g and enclose the area 2 u^3 / (3 g^2)."""
+    """Cases in which impacts accumulate, by formula: flights of speed u last 2 u/g and
+    enclose the area 2 u^3 / (3 g^2)."""
     p = values
     if entry["name"] == "zeno":
         height, v = p["y0"] - p["wall"], p["v0"]

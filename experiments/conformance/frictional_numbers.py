@@ -1,9 +1,11 @@
-"""The cases with friction of the conformance suite, jaximpact/conformance/friction.json: statements, and exact numbers by closed forms with 40 digits.
+"""The cases with friction of the conformance suite, jaximpact/conformance/friction.json: statements, and exact numbers
+by closed forms with 40 digits.
 
     python experiments/conformance/frictional_numbers.py            # compare with what is recorded
     python experiments/conformance/frictional_numbers.py --write    # record
 
-Jacobians are central differences of the closed forms with a change of 1e-12, whose error is about 1e-23: no derivative of an event enters. Needs mpmath.
+Jacobians are central differences of the closed forms with a change of 1e-12, whose error is about 1e-23: no derivative
+of an event enters. Needs mpmath.
 """
 
 import argparse
@@ -65,7 +67,8 @@ def pulled(p, t):
 
 
 def sphere(p, t):
-    """A sphere of mass 1 bounces once: friction is against the slip (vx - R wy, vy + R wx), whose direction an impact keeps."""
+    """A sphere of mass 1 bounces once: friction is against the slip (vx - R wy, vy + R wx),
+    whose direction an impact keeps."""
     hit, u = landing(p["z0"] - p["R"], p["vz"], p["g"])
     sx, sy, pushed = p["vx"] - p["R"] * p["wy"], p["vy"] + p["R"] * p["wx"], (1 + p["e"]) * u
     size = sqrt(sx**2 + sy**2)
@@ -84,9 +87,10 @@ def block(name, title, force, parameters, t1, **more):
     """A block in the plane above the floor or incline y = 0."""
     start = {"x0": 0.1, "y0": 0.05, "vx": 2.0, "vy": -0.2, "e": 0.0}
     return {
-        "name": name, "title": title, "tags": ["friction", "lasting contact"], "source": "", "mass": None, "force": force, "gaps": ["q[1]"],
-        "parameters": start | parameters, "position": ["x0", "y0"], "velocity": ["vx", "vy"], "t1": t1, "impacts": 1, "slip": [["v[0]"]],
-        "friction": ["mu"], **more,
+        "name": name, "title": title, "tags": ["friction", "lasting contact"], "source": "", "mass": None,
+        "force": force, "gaps": ["q[1]"],
+        "parameters": start | parameters, "position": ["x0", "y0"], "velocity": ["vx", "vy"], "t1": t1, "impacts": 1,
+        "slip": [["v[0]"]], "friction": ["mu"], **more,
     }  # fmt: skip
 
 
@@ -94,8 +98,8 @@ def spinning(name, title, mu):
     """A disk that falls with spin."""
     parameters = {"x0": 0.1, "y0": 1.0, "a0": 0.2, "vx": 1.0, "vy": -0.3, "w": 6.0}
     return {
-        "name": name, "title": title, "tags": ["friction"], "source": "", "mass": [["1", "0", "0"], ["0", "1", "0"], ["0", "0", "I"]],
-        "force": ["0", "-g", "0"], "gaps": ["q[1] - R"],
+        "name": name, "title": title, "tags": ["friction"], "source": "",
+        "mass": [["1", "0", "0"], ["0", "1", "0"], ["0", "0", "I"]], "force": ["0", "-g", "0"], "gaps": ["q[1] - R"],
         "parameters": parameters | {"e": 0.7, "mu": mu, "g": 9.81, "R": 0.2, "I": 0.02}, "position": ["x0", "y0", "a0"],
         "velocity": ["vx", "vy", "w"], "t1": 0.8, "impacts": 1, "slip": [["v[0] + R*v[2]"]], "friction": ["mu"],
     }  # fmt: skip
@@ -104,11 +108,11 @@ def spinning(name, title, mu):
 UNIT = [["1" if i == j else "0" for j in range(5)] for i in range(5)]
 UNIT[3][3] = UNIT[4][4] = "I"
 SPHERE = {
-    "name": "sphere-slips", "title": "a spinning sphere bounces on a rough floor, and slips in the impact", "tags": ["friction", "space"], "source": "",
-    "mass": UNIT, "force": ["0", "0", "-g", "0", "0"], "gaps": ["q[2] - R"],
-    "parameters": {
-        "x0": 0.1, "y0": -0.2, "z0": 1.0, "a0": 0.0, "b0": 0.3, "vx": 1.0, "vy": 0.5, "vz": -0.3, "wx": 4.0, "wy": -5.0, "e": 0.7, "mu": 0.08,
-        "g": 9.81, "R": 0.2, "I": 0.016,
+    "name": "sphere-slips", "title": "a spinning sphere bounces on a rough floor, and slips in the impact",
+    "tags": ["friction", "space"], "source": "", "mass": UNIT, "force": ["0", "0", "-g", "0", "0"],
+    "gaps": ["q[2] - R"], "parameters": {
+        "x0": 0.1, "y0": -0.2, "z0": 1.0, "a0": 0.0, "b0": 0.3, "vx": 1.0, "vy": 0.5, "vz": -0.3, "wx": 4.0, "wy": -5.0,
+        "e": 0.7, "mu": 0.08, "g": 9.81, "R": 0.2, "I": 0.016,
     },
     "position": ["x0", "y0", "z0", "a0", "b0"], "velocity": ["vx", "vy", "vz", "wx", "wy"], "t1": 0.8, "impacts": 1,
     "slip": [["v[0] - R*v[4]", "v[1] + R*v[3]"]], "friction": ["mu"],
@@ -117,13 +121,14 @@ CASES = [
     (spinning("disk-slips", "a spinning disk bounces on a rough floor, and slips in the impact", 0.06), disk),
     (spinning("disk-sticks", "the same with more friction: slip ends within the impact", 0.4), disk),
     (
-        block("turns-back", "a block lands on an incline, slides up, turns round and slides down", ["-g*sin(alpha)", "-g*cos(alpha)"],
+        block("turns-back", "a block lands on an incline, slides up, turns round and slides down",
+        ["-g*sin(alpha)", "-g*cos(alpha)"],
               {"mu": 0.3, "alpha": 0.6, "g": 9.81}, 0.7),
         incline,
     ),
     (
-        block("stick-slip", "a block lands, slides to rest, sticks, and is pulled away", ["F*t", "-g"], {"vx": 1.0, "mu": 0.3, "F": 4.0, "g": 9.81}, 1.2),
-        pulled,
+        block("stick-slip", "a block lands, slides to rest, sticks, and is pulled away", ["F*t", "-g"],
+        {"vx": 1.0, "mu": 0.3, "F": 4.0, "g": 9.81}, 1.2), pulled,
     ),
     (SPHERE, sphere),
 ]  # fmt: skip
@@ -133,7 +138,8 @@ def numbers(entry: dict, form) -> tuple[list, list]:
     """State (2d,) and Jacobian (2d, p) with 40 digits."""
     p, t1 = {key: mpf(repr(x)) for key, x in entry["parameters"].items()}, mpf(repr(entry["t1"]))
     state = form(p, t1)
-    # no rebound: derivatives by e at 0 are zero, as bounces of e u last for a time of order e and together push as the weight does
+    # no rebound: derivatives by e at 0 are zero, as bounces of e u last for a time of order e and together push as the
+    # weight does
     sides = {
         key: None if key == "e" and x == 0 else [form(p | {key: x + s * CHANGE}, t1) for s in (1, -1)]
         for key, x in p.items()
@@ -154,7 +160,8 @@ def recorded() -> list[dict]:
 
 
 ABOUT = (
-    "As cases.json, with Coulomb friction: slip are the tangential velocities of every contact, one in the plane and two in space, along which friction acts by virtual "
+    "As cases.json, with Coulomb friction: slip are the tangential velocities of every contact, one in the plane and "
+    "two in space, along which friction acts by virtual "
     "power; friction are its coefficients mu. state = (q, v) at t1; jacobian[i][j] = d state[i] / d parameter j."
 )
 

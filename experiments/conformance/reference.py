@@ -65,7 +65,8 @@ class Reference:
 
 
 def _parts(problem, theta, unravel, t, q, v):
-    """Gap (m,), its rate, G (m, d), M^-1 G' (d, m), Delassus (m, m), free acceleration (d,) and gap acceleration (m,)."""
+    """Gap (m,), its rate, G (m, d), M^-1 G' (d, m), Delassus (m, m), free acceleration (d,)
+    and gap acceleration (m,)."""
     _, _, args = unravel(theta)
 
     def rate(t, q, v):
@@ -105,7 +106,8 @@ def _field(problem, unravel, closed, t, x, theta):
 
 @jax.jit
 def _slope(problem, args, t, y, seed, closed):
-    """Right-hand side of the motion and of its tangents X (2d, k); ``seed`` (p, k) are the tangents of the parameters."""
+    """Right-hand side of the motion and of its tangents X (2d, k); ``seed`` (p, k) are the
+    tangents of the parameters."""
     theta, unravel = _parameters(problem, args)
     size = y.size // (1 + seed.shape[1])
     x, tangent = y[:size], y[size:].reshape(size, -1)
@@ -297,7 +299,8 @@ class _Motion:
 
     @staticmethod
     def crossing(look, times, gaps, speeds):
-        """Where a gap first falls below 0 between two nodes, or None. The gap may start at 0, up to round-off, and rise."""
+        """Where a gap first falls below 0 between two nodes, or None. The gap may start at 0, up to round-off,
+        and rise."""
         (a, b), (s, r) = times, speeds
         if gaps[1] < 0:
             if gaps[0] <= 0:

@@ -5,11 +5,11 @@
     python experiments/conformance/run.py --page          # put the table and the picture into README.md
     python experiments/conformance/run.py --friction --page          # the cases with friction, docs/recorded/frictional_conformance.txt
 
-Every adapter runs in a process of its own, with a time limit for each case; a simulator that is not installed says so. `--python`
-names an interpreter of a peer's own, and what it measured is kept (columns.json in --out; with --page that of this folder): the table holds what was measured
-last of every column and case, so that peers that cannot share an environment can share a table. One simulator of yours:
-python -m jaximpact.conformance --adapter mine.py
-"""
+Every adapter runs in a process of its own, with a time limit for each case; a simulator that is not installed says so.
+`--python` names an interpreter of a peer's own, and what it measured is kept (columns.json in --out; with --page that
+of this folder): the table holds what was measured last of every column and case, so that peers that cannot share an
+environment can share a table. One simulator of yours: python -m jaximpact.conformance --adapter mine.py
+"""  # noqa: E501
 
 import argparse
 import json

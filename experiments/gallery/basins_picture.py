@@ -1,4 +1,5 @@
-"""Basins of attraction of the forced impact oscillator where three attractors coexist, one of which never hits the wall."""
+"""Basins of attraction of the forced impact oscillator where three attractors coexist,
+one of which never hits the wall."""
 
 from __future__ import annotations
 

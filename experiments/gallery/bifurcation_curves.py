@@ -1,12 +1,15 @@
-"""Bifurcations of the impact oscillator over two parameters: grazing, folds and period doublings, beside their closed forms.
+"""Bifurcations of the impact oscillator over two parameters: grazing, folds and period doublings,
+beside their closed forms.
 
-q'' + 2 z q' + q = cos(w (t + shift)), q >= wall. Where the free vibration touches the wall, wall = -A(w), it grazes. The orbit with one
-impact a period is the root of a quadratic (Shaw and Holmes, J. Sound Vib. 90 (1983), section 3): where its discriminant is zero two such orbits
-meet in a fold, and where its monodromy matrix has the eigenvalue -1 the period doubles. The dots are found without any of it, from motions alone.
+q'' + 2 z q' + q = cos(w (t + shift)), q >= wall. Where the free vibration touches the wall, wall = -A(w), it grazes.
+The orbit with one impact a period is the root of a quadratic (Shaw and Holmes, J. Sound Vib. 90 (1983), section 3):
+where its discriminant is zero two such orbits meet in a fold, and where its monodromy matrix has the eigenvalue -1 the
+period doubles. The dots are found without any of it, from motions alone.
 
-At the resonance w = 2 sqrt(1 - z^2) the term with a square root of the map of a period vanishes, and a curve of folds and one of period doublings
-end at the curve of grazing, quadratically tangent to it: proven, and illustrated with a linear impact oscillator, by Simpson and Ghosh, Resonant
-grazing bifurcations revisited, arXiv:2602.22797 (2026). The second panel shows both, by their distance from grazing.
+At the resonance w = 2 sqrt(1 - z^2) the term with a square root of the map of a period vanishes, and a curve of folds
+and one of period doublings end at the curve of grazing, quadratically tangent to it: proven, and illustrated with a
+linear impact oscillator, by Simpson and Ghosh, Resonant grazing bifurcations revisited, arXiv:2602.22797 (2026). The
+second panel shows both, by their distance from grazing.
 
 python experiments/gallery/bifurcation_curves.py
 """
@@ -137,7 +140,8 @@ def off_grazing(points):
 
 
 def tangency(points):
-    """Exponent of a curve's distance from grazing by the detuning, and the coefficient of the parabola that it tends to, from its nearest points."""
+    """Exponent of a curve's distance from grazing by the detuning, and the coefficient of the parabola that it tends
+    to, from its nearest points."""
     x, y = off_grazing(points)
     used = (np.abs(x) < 0.4 * DETUNING) & (np.abs(x) > 0.02 * DETUNING)
     x, y = x[used], y[used]

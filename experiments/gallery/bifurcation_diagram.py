@@ -25,7 +25,8 @@ COMPARED = (2.0, 2.75, 2.8, 4.0, 5.2, 5.6)  # one, two and four impacts in as ma
 
 
 def compare(frequencies=COMPARED, *, steps: int = STEPS, skip: int = 200, cycles: int = 24) -> list[dict]:
-    """The section by time-stepping and by exact flights, at some frequencies: periods, impacts a period, largest difference."""
+    """The section by time-stepping and by exact flights, at some frequencies: periods, impacts a period,
+    largest difference."""
     frequencies = np.asarray(frequencies)
     axes = {name: 0 if name == "frequency" else None for name in args_of(1.0)}
     found = impact_section(
@@ -79,7 +80,7 @@ def main() -> None:
     )
     for row in compare():
         print(
-            "{frequency:10.3f} {period:8d} {period_exact:6d} {impacts:18.3f} {impacts_exact:7.3f} {difference:20.1e}".format(
+            "{frequency:10.3f} {period:8d} {period_exact:6d} {impacts:18.3f} {impacts_exact:7.3f} {difference:20.1e}".format(  # noqa: E501
                 **row
             )
         )

@@ -46,7 +46,8 @@ def main() -> None:
     top, front = np.max(centres[before, :, 1]), np.max(centres[:, :, 0] + radii, axis=1)
     fastest = np.max(np.diff(front[before:]) / np.diff(t[before:]))
     print(
-        f"height {top:.2f} m; the front runs at {fastest:.2f} m/s at most, a dam's at {2 * np.sqrt(GRAVITY * top):.2f}; penetration "
+        f"height {top:.2f} m; the front runs at {fastest:.2f} m/s at most, a dam's at "
+        f"{2 * np.sqrt(GRAVITY * top):.2f}; penetration "
         f"{float(found.penetration):.1e} m; energy {float(found.energy[0]):.1f} to {float(found.energy[-1]):.1f} J"
     )
 

@@ -1,8 +1,10 @@
-"""A dense crowd leaves a room: everybody would walk straight to the door at a wished velocity, and nobody can overlap anybody.
+"""A dense crowd leaves a room: everybody would walk straight to the door at a wished velocity,
+and nobody can overlap anybody.
 
-B. Maury, J. Venel, A discrete contact model for crowd motion, ESAIM M2AN 45 (2011): the velocity is the projection of the wished one onto
-those that keep all distances. Here people are disks with inertia, whose velocity takes up the wish within a relaxation time; as it tends to
-zero that is their model. The law is that of `Maury`: velocities are projected onto linearised constraints.
+B. Maury, J. Venel, A discrete contact model for crowd motion, ESAIM M2AN 45 (2011): the velocity is the projection of
+the wished one onto those that keep all distances. Here people are disks with inertia, whose velocity takes up the wish
+within a relaxation time; as it tends to zero that is their model. The law is that of `Maury`: velocities are projected
+onto linearised constraints.
 """
 
 from __future__ import annotations

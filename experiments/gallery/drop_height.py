@@ -1,6 +1,8 @@
-"""The derivative of a motion by its drop height, across impacts: exact, by this library, by differences, and by plain AD of a scheme.
+"""The derivative of a motion by its drop height, across impacts: exact, by this library, by differences,
+and by plain AD of a scheme.
 
-A ball falls from y0 and bounces with e = 0.8; the quantity is its height at 1.2 s. The exact derivative follows from closed forms.
+A ball falls from y0 and bounces with e = 0.8; the quantity is its height at 1.2 s.
+The exact derivative follows from closed forms.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Disks of several sizes fall into a box and come to rest: the heap, and the chains of force that carry it.
 
-Inelastic and frictionless, stated by the gap of one pair; near pairs are found as the disks move. The chains are drawn as wide as the
-impulses of the last step; what the floor carries then is compared with the weight of all disks.
+Inelastic and frictionless, stated by the gap of one pair; near pairs are found as the disks move. The chains are drawn
+as wide as the impulses of the last step; what the floor carries then is compared with the weight of all disks.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def main() -> None:
     floor = impulse[pairs[:, 1] == -3].sum() / h
     print(found, f"residual {float(found.residual):.1e} m/s, {int(found.iterations) / 2000:.0f} iterations a step")
     print(
-        f"the floor carries {floor:.6f} N of {GRAVITY * masses.sum():.6f} N; energy lost {float(found.energy[0] - found.energy[-1]):.3f} J"
+        f"the floor carries {floor:.6f} N of {GRAVITY * masses.sum():.6f} N; energy lost "
+        f"{float(found.energy[0] - found.energy[-1]):.3f} J"
     )
 
     figure = new_figure(9.0, 2.9)

@@ -1,7 +1,9 @@
-"""Stationary density of a linear oscillator beside a wall under white noise, from its Fokker-Planck equation: no random numbers.
+"""Stationary density of a linear oscillator beside a wall under white noise, from its Fokker-Planck equation:
+no random numbers.
 
-q'' + 2 zeta q' + q = sigma W' for q > 0, with impacts v -> -e v at q = 0. Finite volumes of second order: fluxes along q upwind from two cells, along v
-after J. S. Chang, G. Cooper, J. Comput. Phys. 6 (1970); what leaves through the wall with -v comes back with e v, shared by the two nearest cells.
+q'' + 2 zeta q' + q = sigma W' for q > 0, with impacts v -> -e v at q = 0. Finite volumes of second order: fluxes along
+q upwind from two cells, along v after J. S. Chang, G. Cooper, J. Comput. Phys. 6 (1970); what leaves through the wall
+with -v comes back with e v, shared by the two nearest cells.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The forced impact oscillator q'' + 2 z q' + q = a cos(w (t + shift)), q >= wall, and its exact motion, impact by impact.
+"""The forced impact oscillator q'' + 2 z q' + q = a cos(w (t + shift)), q >= wall, and its exact motion,
+impact by impact.
 
-Between impacts the motion is known in closed form: a harmonic oscillation plus a damped free one. `Oscillator` finds the
-times of impacts as roots of it and applies v+ = -e v-; a tangent is carried by the free flow and, across an impact, by the
-saltation matrix
+Between impacts the motion is known in closed form: a harmonic oscillation plus a damped free one. `Oscillator` finds
+the times of impacts as roots of it and applies v+ = -e v-; a tangent is carried by the free flow and, across an impact,
+by the saltation matrix
 
     S = [[-e, 0], [(a+ + e a-)/v-, -e]],     a-, a+ the accelerations before and after.
 
@@ -20,7 +21,8 @@ from jaximpact import catalogue
 
 PROBLEM = catalogue.get("shaw-holmes").problem
 SAMPLES = 64  # of the gap in a forcing period, between which it is taken to have one extremum at most
-REST = 1e-6  # a rebound velocity below it, under a force towards the wall, is none: what is left of the bounces is 1e-12 high
+# a rebound velocity below it, under a force towards the wall, is none: what is left of the bounces is 1e-12 high
+REST = 1e-6
 ROUND_OFF = 1e-14  # of a gap
 
 
@@ -34,7 +36,8 @@ def forcing_period(args: dict[str, Any]) -> Any:
 
 
 class Oscillator:
-    """One motion from (q, v) at t = 0: its present state, the impacts met so far as (time, velocity before), and a tangent.
+    """One motion from (q, v) at t = 0: its present state, the impacts met so far as (time, velocity before),
+    and a tangent.
 
     The tangent (2, 2) is the derivative of the present state, or None where nobody asks for it.
     """
@@ -76,7 +79,8 @@ class Oscillator:
         """Follow the motion to a time, impact by impact.
 
         Raises:
-            ArithmeticError: it comes to rest on the wall, where a tangent that is carried has no derivative to go on with.
+            ArithmeticError: it comes to rest on the wall, where a tangent that is carried
+                has no derivative to go on with.
         """
         while self.t < until:
             if self.q == self.wall and self.v == 0 and self.acceleration(0.0) < -ROUND_OFF * (1 + self.t):

@@ -1,7 +1,9 @@
-"""A gas of inelastic disks in a periodic box: it cools, and gathers in clusters (I. Goldhirsch, G. Zanetti, Phys. Rev. Lett. 70 (1993)).
+"""A gas of inelastic disks in a periodic box: it cools, and gathers in clusters (I. Goldhirsch, G.
+Zanetti, Phys. Rev. Lett. 70 (1993)).
 
-Between impacts the disks fly freely; each impact keeps momentum and loses a share 1 - e^2 of the energy of approach. While the gas is even its
-energy falls as Haff's law says, E0/(1 + t/tau)^2, tau from the first tenth of the motion; clusters slow that down.
+Between impacts the disks fly freely; each impact keeps momentum and loses a share 1 - e^2 of the energy of approach.
+While the gas is even its energy falls as Haff's law says, E0/(1 + t/tau)^2, tau from the first tenth of the motion;
+clusters slow that down.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ def main() -> None:
     part = len(t) // 10
     tau = t[part] / (np.sqrt(energy[0] / energy[part]) - 1)
     print(
-        f"energy {energy[0]:.1f} to {energy[-1]:.3f} J; momentum at most {np.max(np.abs(momentum)):.1e}; Haff's tau {tau:.2f} s"
+        f"energy {energy[0]:.1f} to {energy[-1]:.3f} J; momentum at most {np.max(np.abs(momentum)):.1e}; Haff's tau "
+        f"{tau:.2f} s"
     )
 
     figure = new_figure(9.0, 4.2)

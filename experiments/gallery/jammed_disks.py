@@ -1,7 +1,9 @@
-"""Disks that grow in a periodic box until they jam: each is as large as it can become, and a network of contacts holds it.
+"""Disks that grow in a periodic box until they jam: each is as large as it can become,
+and a network of contacts holds it.
 
-Radii are radii + growth t, of two sizes; the share of the area that is covered is drawn over time with the contacts for each disk. Frictionless
-disks in the plane jam near a share of 0.84 with four contacts each, less those that rattle (O'Hern et al., Phys. Rev. E 68, 011306 (2003)).
+Radii are radii + growth t, of two sizes; the share of the area that is covered is drawn over time with the contacts for
+each disk. Frictionless disks in the plane jam near a share of 0.84 with four contacts each, less those that rattle
+(O'Hern et al., Phys. Rev. E 68, 011306 (2003)).
 """
 
 from __future__ import annotations
@@ -51,7 +53,8 @@ def main() -> None:
     packing = analysis.packing(problem, found, h=1e-3)
     held = int(np.sum(~packing.rattles))
     print(
-        f"jammed: {bool(found.stopped)}, at a share of {share[-1]:.4f}, {len(packing)} contacts of {held} disks that do not rattle, what is left of "
+        f"jammed: {bool(found.stopped)}, at a share of {share[-1]:.4f}, {len(packing)} contacts of {held} disks that "
+        "do not rattle, what is left of "
         f"forces {packing.unbalance:.0e} of one; {ji.Status(int(found.status))}"
     )
 

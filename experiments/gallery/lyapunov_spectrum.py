@@ -1,4 +1,5 @@
-"""Largest Lyapunov exponent of the forced impact oscillator over the forcing frequency, beside an event-driven reference.
+"""Largest Lyapunov exponent of the forced impact oscillator over the forcing frequency,
+beside an event-driven reference.
 
 One batch of motions; the reference (impact_oscillator.py) shares no code with it. Where impacts accumulate and
 the contact stays for a while, a motion forgets its start altogether: its exponents are -infinity, and it is left out.

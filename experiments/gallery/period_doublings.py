@@ -1,9 +1,10 @@
 """Period doublings of an impact oscillator, each located on its own branch, and their distances beside published ones.
 
-q'' + .1 q' + q = cos(w t), q >= -.1, e = .8. The orbit of period 2^k, k = 0 ... 6, is followed from where it is born to where its period doubles once
-more. Ratios of the intervals between doublings tend to a number that is the same for all smooth maps with one hump (M. J. Feigenbaum, J. Stat. Phys. 19
-(1978) 25): 4.669201609 (OEIS A006890). For x -> a - x^2 they are those of the table in K. T. Alligood, T. D. Sauer, J. A. Yorke, Chaos, Springer (1996),
-page 503. An impact oscillator contracts areas, so that it is one of them as long as its orbit neither gains nor loses an impact.
+q'' + .1 q' + q = cos(w t), q >= -.1, e = .8. The orbit of period 2^k, k = 0 ... 6, is followed from where it is born to
+where its period doubles once more. Ratios of the intervals between doublings tend to a number that is the same for all
+smooth maps with one hump (M. J. Feigenbaum, J. Stat. Phys. 19 (1978) 25): 4.669201609 (OEIS A006890). For x -> a - x^2
+they are those of the table in K. T. Alligood, T. D. Sauer, J. A. Yorke, Chaos, Springer (1996), page 503. An impact
+oscillator contracts areas, so that it is one of them as long as its orbit neither gains nor loses an impact.
 
 python experiments/gallery/period_doublings.py            half a minute on one core
 """

@@ -1,4 +1,5 @@
-"""Periodic orbits of the forced impact oscillator over the forcing frequency: branch, Floquet multipliers and bifurcations.
+"""Periodic orbits of the forced impact oscillator over the forcing frequency: branch,
+Floquet multipliers and bifurcations.
 
 q'' + 2 z q' + q = cos(w (t + shift)), q >= wall, one impact a period. Down from w = 1.2 the branch ends where the orbit
 touches the wall a second time; from there it is followed up, through its period doubling. Each event stands beside
@@ -107,7 +108,8 @@ def main():
     fine = periodic_orbit(PROBLEM, q, v, extrapolate=True, **given, **common)
     determinant = E**2 * np.exp(-2 * Z * fine.period)
     print(
-        f"orbit at frequency 2.2: order {fine.order['state']:.2f}, extrapolated to {np.abs(fine.q - q)[0]:.1e} of the closed form;"
+        f"orbit at frequency 2.2: order {fine.order['state']:.2f}, extrapolated to {np.abs(fine.q - q)[0]:.1e} of the "
+        "closed form;"
         f" product of multipliers {np.prod(fine.multipliers).real:.8f}, closed form {determinant:.8f}"
     )
     if options.full:

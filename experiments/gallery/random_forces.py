@@ -1,8 +1,9 @@
 """An oscillator beside a wall that is shaken at random: its density, and how schemes converge to it.
 
-Elastic impacts leave the law of Gibbs, exp(-(v^2 + q^2)/2D) for q > 0, whatever the damping; with inelastic ones the density is that of
-`fokker_planck.py`. Weak errors are those of E v^2/D
-at the end, strong ones the mean distance of the position to that of the same Brownian path, refined by Brownian bridges and integrated by numpy.
+Elastic impacts leave the law of Gibbs, exp(-(v^2 + q^2)/2D) for q > 0, whatever the damping; with inelastic ones the
+density is that of `fokker_planck.py`. Weak errors are those of E v^2/D
+at the end, strong ones the mean distance of the position to that of the same Brownian path,
+refined by Brownian bridges and integrated by numpy.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ FREE = ji.Problem(lambda t, q, v, args: 0 * q, noise=white)
 
 
 def refined(w: np.ndarray, h: float, parts: int, rng: np.random.Generator) -> tuple[np.ndarray, float]:
-    """A Brownian path sigma W (N + 1, B), known at multiples of h, in ``parts`` = 2^k parts of each step, and their length."""
+    """A Brownian path sigma W (N + 1, B), known at multiples of h, in ``parts`` = 2^k parts of each step,
+    and their length."""
     while parts > 1:
         middle = 0.5 * (w[1:] + w[:-1]) + SIGMA * (h / 4) ** 0.5 * rng.standard_normal(w[1:].shape)
         finer = np.empty((2 * len(w) - 1, w.shape[1]))
@@ -46,7 +48,8 @@ def refined(w: np.ndarray, h: float, parts: int, rng: np.random.Generator) -> tu
 
 
 def along(w: np.ndarray, h: float, e: float | None) -> np.ndarray:
-    """Positions (B,) at the end of a path: midpoint rule, with impacts where straight pieces meet the wall; without a wall for e of None."""
+    """Positions (B,) at the end of a path: midpoint rule, with impacts where straight pieces meet the wall;
+    without a wall for e of None."""
     wall, e = (-np.inf, 1.0) if e is None else (0.0, e)
     q, v = np.full(w.shape[1], START), np.zeros(w.shape[1])
     for push in np.diff(w, axis=0):

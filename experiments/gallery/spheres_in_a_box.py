@@ -1,4 +1,5 @@
-"""Spheres fall into a box, 8³ of them by default, and settle: time, memory, residual, penetration, the weight on the floor.
+"""Spheres fall into a box, 8³ of them by default, and settle: time, memory, residual, penetration,
+the weight on the floor.
 
     python experiments/gallery/spheres_in_a_box.py
     python experiments/gallery/spheres_in_a_box.py --side 50 --h 1e-3 --tolerance 1e-3      # 125,000 of them
@@ -29,7 +30,8 @@ GRAVITY, SPACING = 9.81, 0.125
 
 
 def box(side: int, seed: int = 0) -> tuple[ji.Problem, np.ndarray, np.ndarray]:
-    """side³ spheres of several sizes on a loose cubic grid over the floor of a box; the problem, its start, the radii."""
+    """side³ spheres of several sizes on a loose cubic grid over the floor of a box; the problem, its start,
+    the radii."""
     rng = np.random.default_rng(seed)
     places = np.array(list(itertools.product(range(side), repeat=3)))
     radii = 0.05 * rng.uniform(0.8, 1.2, len(places))
@@ -74,7 +76,8 @@ def main() -> None:
     taken, used = time.perf_counter() - taken, time.process_time() - used
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(
-        f"{steps} steps: {taken:.1f} s, {used:.1f} s of processor, {memory:.2f} GiB; {int(found.iterations) / steps:.0f} iterations a step, "
+        f"{steps} steps: {taken:.1f} s, {used:.1f} s of processor, {memory:.2f} GiB; "
+        f"{int(found.iterations) / steps:.0f} iterations a step, "
         f"residual {float(found.residual):.1e} m/s, penetration {float(found.penetration):.1e} m"
     )
     q, pairs, impulse = (np.asarray(x[-1]) for x in (found.q, found.pairs, found.impulse))

@@ -1,12 +1,13 @@
 """The first experiment of DiffMJX: the derivative of a bounce by the place it starts from, exact on all of its starts.
 
-A. Paulus, A. R. Geist, P. Schumacher, V. Musil, S. Rappenecker, G. Martius, Differentiable simulation of hard contacts with soft gradients
-for learning and control, arXiv 2506.14186 (experiments/01_toyexample of their repository): a point with velocity -1 and no force, an elastic
-wall at 0, the loss |q(2) - 1| over 2000 starts from 0 to 3, with steps of 0.1 and 1e-4. Their point: autodiff through a step that
-turns the velocity round where q < 0 has the derivative +1 of q(2) throughout, at any step, as a time of impact that moves is not seen;
-where the point has bounced, -1 is right, so that the loss has the wrong slope on two thirds of the starts. A soft wall with a damped spring
-has a derivative of the right sign at small steps. Their numbers are in pictures only; the slopes of the hard step are computed
-here again, from its description.
+A. Paulus, A. R. Geist, P. Schumacher, V. Musil, S. Rappenecker, G. Martius, Differentiable simulation of hard contacts
+with soft gradients for learning and control, arXiv 2506.14186 (experiments/01_toyexample of their repository): a point
+with velocity -1 and no force, an elastic wall at 0, the loss |q(2) - 1| over 2000 starts from 0 to 3, with steps of 0.1
+and 1e-4. Their point: autodiff through a step that turns the velocity round where q < 0 has the derivative +1 of q(2)
+throughout, at any step, as a time of impact that moves is not seen; where the point has bounced, -1 is right, so that
+the loss has the wrong slope on two thirds of the starts. A soft wall with a damped spring has a derivative of the right
+sign at small steps. Their numbers are in pictures only; the slopes of the hard step are computed here again,
+from its description.
 
 Not repeated: their third experiment, two rolling balls on a soft table in space with the friction of MuJoCo. Their
 motion is that of the soft contact's parameters, their results are pictures, and there is no limit as the contact

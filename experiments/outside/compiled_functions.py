@@ -1,8 +1,9 @@
 """Programs that have nothing to do with impacts, by `jaximpact.compiler.vectorised` and by XLA.
 
-Each is a function of one lane with a loop over small arrays, as such programs are written for jax: `jax.jit(jax.vmap(function))` on one side,
-`vectorised(function)` on the other, one core, float64, processor time. The two are called in turn, several rounds, and the shortest time of each counts.
-The largest difference of the results is relative to their largest number.
+Each is a function of one lane with a loop over small arrays, as such programs are written for jax:
+`jax.jit(jax.vmap(function))` on one side, `vectorised(function)` on the other, one core, float64, processor time. The
+two are called in turn, several rounds, and the shortest time of each counts. The largest difference of the results is
+relative to their largest number.
 
     python experiments/outside/compiled_functions.py
 """
@@ -34,7 +35,8 @@ LANES = (1, 16, 1024)
 
 
 def gaussian_process(steps: int) -> tuple[Callable, Callable]:
-    """Log likelihood of a series under a Gaussian process with a Matérn kernel (3/2), as a filter with two states; a lane has its own kernel."""
+    """Log likelihood of a series under a Gaussian process with a Matérn kernel (3/2), as a filter with two states; a
+    lane has its own kernel."""
     times = np.sort(np.random.default_rng(0).uniform(0, 10, steps))
     values, gaps = np.sin(3 * times), np.diff(times, prepend=times[0])
 
@@ -59,7 +61,8 @@ def gaussian_process(steps: int) -> tuple[Callable, Callable]:
 
 
 def cable_neuron(steps: int) -> tuple[Callable, Callable]:
-    """A pulse along a cable of 24 compartments with the membrane of FitzHugh and Nagumo; a lane has its own coupling and stimulus."""
+    """A pulse along a cable of 24 compartments with the membrane of FitzHugh and Nagumo;
+    a lane has its own coupling and stimulus."""
 
     def end(coupling, stimulus):
         def step(state, i):
@@ -76,7 +79,8 @@ def cable_neuron(steps: int) -> tuple[Callable, Callable]:
 
 
 def hodgkin_huxley(steps: int) -> tuple[Callable, Callable]:
-    """Gradient of the mean square of a membrane's potential by its three conductances: reverse mode through all steps."""
+    """Gradient of the mean square of a membrane's potential by its three conductances:
+    reverse mode through all steps."""
 
     def rates(v):
         ratio = lambda x: jnp.where(jnp.abs(x) < 1e-6, 1 + x / 2, x / -jnp.expm1(-jnp.where(jnp.abs(x) < 1e-6, 1.0, x)))
@@ -133,7 +137,8 @@ def planets(steps: int) -> tuple[Callable, Callable]:
 
 
 def filter_of_scalars(steps: int) -> tuple[Callable, Callable]:
-    """A Kalman filter of place and speed, its state a dictionary of scalars; a lane has its own noise and sees the same signal."""
+    """A Kalman filter of place and speed, its state a dictionary of scalars;
+    a lane has its own noise and sees the same signal."""
     signal = np.random.default_rng(3).normal(size=steps).cumsum() * 0.1
 
     def end(drift, noise):

@@ -1,11 +1,13 @@
-"""Families of periodic orbits of conservative systems with impacts: the four examples of Raff and Remy, and where their families branch.
+"""Families of periodic orbits of conservative systems with impacts: the four examples of Raff and Remy,
+and where their families branch.
 
-M. Raff, C. D. Remy, Continuation of periodic orbits in conservative hybrid dynamical systems and its application to mechanical systems with
-impulsive dynamics, Nonlinear Dynamics (2025), arXiv 2402.06502: a ball, a rocking block, a rod that bounces on its two ends, and a mass on a
-springy leg without a mass (SLIP), with the parameters of the authors' programs (repository ConservativeHybridDynamicalSystems). A
-conservative system has an orbit for each energy H. As in the paper a force xi v, zero on every orbit, is the parameter of the branch, along which it stays zero.
-The paper has pictures of T(H) and no table; the periods here are beside closed forms (ball, block, rod), and beside event location by scipy
-(the leg, on which the energies where running begins are found from the linear map of small leaps aside, too).
+M. Raff, C. D. Remy, Continuation of periodic orbits in conservative hybrid dynamical systems and its application to
+mechanical systems with impulsive dynamics, Nonlinear Dynamics (2025), arXiv 2402.06502: a ball, a rocking block, a rod
+that bounces on its two ends, and a mass on a springy leg without a mass (SLIP), with the parameters of the authors'
+programs (repository ConservativeHybridDynamicalSystems). A conservative system has an orbit for each energy H. As in
+the paper a force xi v, zero on every orbit, is the parameter of the branch, along which it stays zero. The paper has
+pictures of T(H) and no table; the periods here are beside closed forms (ball, block, rod), and beside event location by
+scipy (the leg, on which the energies where running begins are found from the linear map of small leaps aside, too).
 
     python experiments/outside/conservative_orbits.py
 """
@@ -40,7 +42,8 @@ ACCURATE = {"method": "DOP853", "rtol": 1e-13, "atol": 1e-14}
 
 
 class Example(NamedTuple):
-    """A family: the system, one of its orbits, the section, the first step along it, and period and energy of the orbit in a state (2d,)."""
+    """A family: the system, one of its orbits, the section, the first step along it,
+    and period and energy of the orbit in a state (2d,)."""
 
     problem: ji.Problem
     start: tuple[list[float], list[float]]
@@ -166,7 +169,8 @@ def _stride(angle: float, length: float, turn: float) -> tuple[np.ndarray, float
 
 
 def running_begins(low: float, high: float) -> float:
-    """Energy between two others at which hopping in place has a leap aside that repeats: the linear map of (angle, turn) has a multiplier 1."""
+    """Energy between two others at which hopping in place has a leap aside that repeats: the linear map of (angle,
+    turn) has a multiplier 1."""
 
     def test(energy):
         speed, w = np.sqrt(2 * (energy - 1)), np.sqrt(SWING)
@@ -207,7 +211,8 @@ def follow(name: str) -> tuple[Example, analysis.Branch]:
 
 
 def compare(name: str) -> list[dict]:
-    """First, middle and last orbit of a family, its period beside the exact one, and where another family branches off."""
+    """First, middle and last orbit of a family, its period beside the exact one,
+    and where another family branches off."""
     example, branch = follow(name)
     states = np.concatenate([branch.q, branch.v], axis=1)
     lines = []

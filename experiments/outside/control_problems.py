@@ -1,20 +1,20 @@
 """Two optimal control problems across impacts, whose optimum is known: the loss that gradient descent finds beside it.
 
-Y. D. Zhong, J. Han, B. Dey, G. O. Brikis, Improving gradient computation for differentiable physics simulation with contacts, L4DC 2023,
-arXiv 2305.00092. A force on one disk of radius 0.2 and mass 1 is to have it hit another one, elastically, so that this comes to the origin at
-t = 1; the loss is its squared distance from there and 0.01 times the integral of the squared force. In the second problem the
-other disk has to bounce at a wall on its way. They show that autodiff through steps of a usual simulator ends elsewhere than at the
-optimum, as the normal of the impact is then not that of the time of impact, and print as optimum the least of 100 x 100 times and angles of
-the impact.
+Y. D. Zhong, J. Han, B. Dey, G. O. Brikis, Improving gradient computation for differentiable physics simulation with
+contacts, L4DC 2023, arXiv 2305.00092. A force on one disk of radius 0.2 and mass 1 is to have it hit another one,
+elastically, so that this comes to the origin at t = 1; the loss is its squared distance from there and 0.01 times the
+integral of the squared force. In the second problem the other disk has to bounce at a wall on its way. They show that
+autodiff through steps of a usual simulator ends elsewhere than at the optimum, as the normal of the impact is then not
+that of the time of impact, and print as optimum the least of 100 x 100 times and angles of the impact.
 
-The optimum here: with the time s and the normal n of the impact given, the force is affine in time and the loss a quadratic function
-of the velocity at the impact; over s and n it is minimised to round-off. Ours are two:
+The optimum here: with the time s and the normal n of the impact given, the force is affine in time and the loss a
+quadratic function of the velocity at the impact; over s and n it is minimised to round-off. Ours are two:
 
-- a force that is affine in time until the impact, four numbers, by BFGS with derivatives of the motion and of the time of its
-  impact by `EventDriven`: the optimum again, to the tolerance of the descent;
-- a force of 481 values, affine between them, from the start that they give, by L-BFGS with reverse-mode derivatives of `EventCorrected`. The
-  optimal force ends with a jump at the impact, which this one makes over a step; it ends at a local least, with the impact
-  at another step than the best, the derivative down to 1e-10.
+- a force that is affine in time until the impact, four numbers, by BFGS with derivatives of the motion and of the time
+  of its impact by `EventDriven`: the optimum again, to the tolerance of the descent;
+- a force of 481 values, affine between them, from the start that they give, by L-BFGS with reverse-mode derivatives of
+  `EventCorrected`. The optimal force ends with a jump at the impact, which this one makes over a step; it ends at a
+  local least, with the impact at another step than the best, the derivative down to 1e-10.
 
 The loss that their own descent ends at is in no file and only drawn in the paper.
 
@@ -48,7 +48,8 @@ STEPS = 480
 
 @dataclass(frozen=True)
 class Control:
-    """One problem: starts of both disks, the constant force to begin with, if there is a wall, and the optimum that the authors' script prints."""
+    """One problem: starts of both disks, the constant force to begin with, if there is a wall, and the optimum that the
+    authors' script prints."""
 
     name: str
     q1: tuple[float, float]
@@ -74,8 +75,8 @@ def optimum(control: Control) -> tuple[float, float]:
         s, angle = given
         n = np.array([np.cos(angle), np.sin(angle)])
         way = target - start - 2 * RADIUS * n
-        # the least integral of a squared force from rest by `way` to velocity w: 12 way^2/s^3 - 12 way w/s^2 + 4 w^2/s; the second
-        # disk leaves with the normal part of w
+        # the least integral of a squared force from rest by `way` to velocity w: 12 way^2/s^3 - 12 way w/s^2 + 4 w^2/s;
+        # the second disk leaves with the normal part of w
         matrix = 4 * WEIGHT / s * np.eye(2) + (T - s) ** 2 * np.outer(n, n)
         w = np.linalg.solve(matrix, 6 * WEIGHT / s**2 * way - (T - s) * (target @ n) * n)
         end = target + (T - s) * (w @ n) * n
@@ -172,11 +173,12 @@ def compare(control: Control) -> dict:
     best, when = optimum(control)
     few, many = affine(control), descend(control)
     return {
-        "problem": control.name, "loss at first": f"{many['first']:.4f}", "optimum of the paper": f"{control.printed:.8f}",
-        "optimum": f"{best:.10f}", "its impact": f"{when:.6f}",
-        "affine force": f"{few['last']:.10f}", "its error": f"{few['last'] - best:.1e}", "impact there": f"{few['impact']:.6f}",
-        "481 values": f"{many['last']:.6f}", "above the optimum": f"{many['last'] - best:.1e}", "iterations": f"{few['iterations']}, {many['iterations']}",
-        "status": many["status"],
+        "problem": control.name, "loss at first": f"{many['first']:.4f}",
+        "optimum of the paper": f"{control.printed:.8f}", "optimum": f"{best:.10f}", "its impact": f"{when:.6f}",
+        "affine force": f"{few['last']:.10f}", "its error": f"{few['last'] - best:.1e}",
+        "impact there": f"{few['impact']:.6f}",
+        "481 values": f"{many['last']:.6f}", "above the optimum": f"{many['last'] - best:.1e}",
+        "iterations": f"{few['iterations']}, {many['iterations']}", "status": many["status"],
     }  # fmt: skip
 
 

@@ -1,7 +1,8 @@
 """Filters of dynamax and cuthbert whose transition is a motion with impacts, beside a loop over `analysis.predict`.
 
-Both take a transition x -> f(x) and differentiate it: with `jaximpact.solve` inside, the Jacobian has the saltation of the impacts. The ball, the camera and
-the prior are those of `cases/track_ball.py`. Neither library is installed with jaximpact (`pip install dynamax cuthbert`); one that is missing is skipped.
+Both take a transition x -> f(x) and differentiate it: with `jaximpact.solve` inside, the Jacobian has the saltation of
+the impacts. The ball, the camera and the prior are those of `cases/track_ball.py`. Neither library is installed with
+jaximpact (`pip install dynamax cuthbert`); one that is missing is skipped.
 
     python experiments/outside/filters.py
 """
@@ -73,7 +74,8 @@ def main(arguments: list[str] | None = None) -> list[dict]:
             continue
         end = means[:, -1, 2:] - truth[:, -1, 2:]
         away = np.abs(means - own).max()
-        lines.append({"filter": name, "largest distance from predict": f"{away:.1e}", "rms error of drag": f"{np.sqrt(np.mean(end[:, 0] ** 2)):.4f}",
+        lines.append({"filter": name, "largest distance from predict": f"{away:.1e}",
+            "rms error of drag": f"{np.sqrt(np.mean(end[:, 0] ** 2)):.4f}",
                       "of restitution": f"{np.sqrt(np.mean(end[:, 1] ** 2)):.4f}"})  # fmt: skip
         print(", ".join(f"{key} {x}" for key, x in lines[-1].items()))
     if lines:

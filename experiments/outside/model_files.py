@@ -1,11 +1,11 @@
-"""Model files of robots out of folders, such as unpacked wheels of gymnasium and dm_control, or MuJoCo Menagerie: which ones are read, their accelerations
-beside MuJoCo's, and where they land.
+"""Model files of robots out of folders, such as unpacked wheels of gymnasium and dm_control, or MuJoCo Menagerie: which
+ones are read, their accelerations beside MuJoCo's, and where they land.
 
-Each file that MuJoCo compiles and that has a joint is read with all contacts; where these are refused, with primitive geoms over planes alone; where that is,
-too, without contacts, and then with tendons around bodies, and fluids, set to zero. Accelerations are those at a random state without contacts, limits,
-equalities and dry friction: the largest difference by the largest of all. With --drop each model moves for .3 s from its first keyframe, or its start, beside
-MuJoCo with its stiffest contact: see `landing`. The table has a line for each file, with what
-was refused, by its name.
+Each file that MuJoCo compiles and that has a joint is read with all contacts; where these are refused, with primitive
+geoms over planes alone; where that is, too, without contacts, and then with tendons around bodies, and fluids, set to
+zero. Accelerations are those at a random state without contacts, limits, equalities and dry friction: the largest
+difference by the largest of all. With --drop each model moves for .3 s from its first keyframe, or its start, beside
+MuJoCo with its stiffest contact: see `landing`. The table has a line for each file, with what was refused, by its name.
 
     python experiments/outside/model_files.py FOLDER [FOLDER or FILE ...] [--drop] --out out/outside
 """
@@ -92,7 +92,8 @@ def gaps_of(found: spatial.Model) -> list[str]:
 
 
 def lowered(model: mujoco.MjModel, found: spatial.Model, qpos: np.ndarray, args: dict) -> np.ndarray:
-    """The position (nq,) within the limits of hinges and slides, and just above its planes, where the model falls freely or along a vertical slide."""
+    """The position (nq,) within the limits of hinges and slides, and just above its planes, where the model falls
+    freely or along a vertical slide."""
     limited, qpos = model.jnt_limited.astype(bool) & (model.jnt_type > 1), qpos.copy()
     places = model.jnt_qposadr[limited]
     qpos[places] = np.clip(qpos[places], *(model.jnt_range[limited].T + np.array([[1e-6], [-1e-6]])))
@@ -121,8 +122,9 @@ def after(model: mujoco.MjModel, begin: mujoco.MjData, softness: float) -> np.nd
 
 
 def landing(model: mujoco.MjModel) -> dict:
-    """Where a model is after a drop, beside MuJoCo: the largest difference of its coordinates, in m or rad, how far one moved,
-    and by how much the same coordinate is elsewhere with half the step here, and with contacts twice as soft there."""
+    """Where a model is after a drop, beside MuJoCo: the largest difference of its coordinates, in m or rad, how far one
+    moved, and by how much the same coordinate is elsewhere with half the step here,
+    and with contacts twice as soft there."""
     for shapes in SHAPES:
         found = spatial.from_mjcf(on_planes(model, shapes))
         if len(gaps_of(found)) <= MOST_GAPS:
@@ -149,9 +151,11 @@ def landing(model: mujoco.MjModel) -> dict:
     there, softer = (after(model, data, x) for x in (STIFF, 2 * STIFF))
     differences = apart(there, here)
     i = int(np.argmax(differences))
-    return {"gaps of drop": len(gaps_of(found)), "landing": f"{differences[i]:.1e}", "of": model.joint(model.dof_jntid[i]).name,
+    return {"gaps of drop": len(gaps_of(found)), "landing": f"{differences[i]:.1e}",
+        "of": model.joint(model.dof_jntid[i]).name,
             "half step": f"{apart(finer, here)[i]:.1e}", "twice as soft": f"{apart(softer, there)[i]:.1e}",
-            "moved": f"{apart(start, there).max():.2f}", "seconds": f"{spent:.0f}", "status": str(ji.Status(int(end.status)))}  # fmt: skip
+            "moved": f"{apart(start, there).max():.2f}", "seconds": f"{spent:.0f}",
+            "status": str(ji.Status(int(end.status)))}  # fmt: skip
 
 
 def line(path: Path, drop: bool) -> dict:
@@ -181,7 +185,8 @@ def line(path: Path, drop: bool) -> dict:
             except ValueError as error:
                 landed["status"] = f"refused: {error}"[:200]
         break
-    return {"file": "/".join(path.parts[-2:]), "freedoms": model.nv, "read": how, "gaps": gaps, "brakes": brakes, "difference": apart,
+    return {"file": "/".join(path.parts[-2:]), "freedoms": model.nv, "read": how, "gaps": gaps, "brakes": brakes,
+        "difference": apart,
             **landed, "refused": "; ".join(dict.fromkeys(refused))}  # fmt: skip
 
 

@@ -1,15 +1,20 @@
 """Optimal control across impacts by `analysis.shoot`, from 1000 random starts each, beside optima that are known.
 
-- Two disks (L4DC 2023, arXiv 2305.00092), as in `control_problems.py`: a force that is affine in time; starts aim at the other disk to 0.4 rad, or anywhere.
-- The bouncing ball of hybrid iLQR (N. J. Kong, G. Council, A. M. Johnson, arXiv 2103.14584; numbers of the authors' example file): from 4 m at rest to 3 m at rest in
-  1 s, e = 0.75, 20 times the squared distance and 1/8 of the integral of the squared force. It has two optima, without a bounce and with one, which follow from
-  the least effort of parabolas; here with 40 constant forces.
-- A pendulum that swings up against a stop: torque at most .7 of what holds it sideways, a stop with e = 0.8 at -0.6 rad, 100 times the squared distance from upright
-  and at rest after 10 s, and 0.01 times the integral of the squared torque; to an optimality of 1e-3, as its steps converge slowly.
-- Three carts (nosnoc's example `three_cart_ocp`, from Lin and Ohtsuka): only the middle one is driven, and has to push the outer ones, inelastically, to
-  their places; 20 constant forces. nosnoc prints no optimum: the share and the least cost are ours.
-- A hopper (nosnoc_py's example `hopper_robot`, one jump of .6 m in 1 s with 20 constant torques and leg forces; friction .45, e = 0): its tracking cost
-  without the constraint that a foot in contact must not slip, by Simpson's rule; bounds of its states are squares of what is beyond, times 1.6e5.
+- Two disks (L4DC 2023, arXiv 2305.00092), as in `control_problems.py`: a force that is affine in time; starts aim at
+  the other disk to 0.4 rad, or anywhere.
+- The bouncing ball of hybrid iLQR (N. J. Kong, G. Council, A. M. Johnson, arXiv 2103.14584; numbers of the authors'
+  example file): from 4 m at rest to 3 m at rest in 1 s, e = 0.75, 20 times the squared distance and 1/8 of the integral
+  of the squared force. It has two optima, without a bounce and with one, which follow from the least effort of
+  parabolas; here with 40 constant forces.
+- A pendulum that swings up against a stop: torque at most .7 of what holds it sideways, a stop with e = 0.8 at -0.6
+  rad, 100 times the squared distance from upright and at rest after 10 s, and 0.01 times the integral of the squared
+  torque; to an optimality of 1e-3, as its steps converge slowly.
+- Three carts (nosnoc's example `three_cart_ocp`, from Lin and Ohtsuka): only the middle one is driven, and has to push
+  the outer ones, inelastically, to their places; 20 constant forces. nosnoc prints no optimum:
+  the share and the least cost are ours.
+- A hopper (nosnoc_py's example `hopper_robot`, one jump of .6 m in 1 s with 20 constant torques and leg forces;
+  friction .45, e = 0): its tracking cost without the constraint that a foot in contact must not slip, by Simpson's
+  rule; bounds of its states are squares of what is beyond, times 1.6e5.
 
 Processor time of one batch, and of one start at a time, from five of them, both without compiling.
 
@@ -45,7 +50,8 @@ ALONE = 5  # starts that are timed one at a time
 
 
 class Task(NamedTuple):
-    """A problem of optimal control: ``starts(random, count)`` draws controls (count, N, k); ``known``: least costs by other means."""
+    """A problem of optimal control: ``starts(random, count)`` draws controls (count, N, k); ``known``:
+    least costs by other means."""
 
     problem: ji.Problem
     q0: list
@@ -206,7 +212,8 @@ def run(name: str, count: int) -> tuple[dict, analysis.Shooting, Task]:
         "problem": name, "starts": count, "converged": f"{np.mean(found.converged):.1%}", "least cost": f"{best:.8g}",
         "known": ", ".join(f"{key} {value:.8g}" for key, value in task.known.items()),
         "arrive": ", ".join(f"{key} {share:.1%}" for key, share in shares.items()),
-        "steps": f"{np.median(found.iterations):.0f}", "batch [s]": f"{together:.1f}", "one at a time [s]": f"{alone:.0f}",
+        "steps": f"{np.median(found.iterations):.0f}", "batch [s]": f"{together:.1f}",
+        "one at a time [s]": f"{alone:.0f}",
     }  # fmt: skip
     return line, found, task
 

@@ -1,8 +1,10 @@
-"""Siconos' mechanical examples, whose repository (siconos-tutorials) has a recorded solution for each: its numbers beside ours.
+"""Siconos' mechanical examples, whose repository (siconos-tutorials) has a recorded solution for each:
+its numbers beside ours.
 
-Siconos steps by the same scheme, Moreau-Jean with theta = 1/2, so that rows agree to round-off where its active set and ours are the
-same at every step, and to O(h) behind a step at which they are not. Its event-driven ball is exact. The rows below are those of its files
-``examples/mechanics/*/*.ref``, positions and velocities at a few times; parameters are those of the examples.
+Siconos steps by the same scheme, Moreau-Jean with theta = 1/2, so that rows agree to round-off where its active set and
+ours are the same at every step, and to O(h) behind a step at which they are not. Its event-driven ball is exact. The
+rows below are those of its files ``examples/mechanics/*/*.ref``, positions and velocities at a few times; parameters
+are those of the examples.
 
     python experiments/outside/siconos_examples.py
 """
@@ -63,9 +65,12 @@ def rolling_ball() -> Example:
     )
     # the file has height, its velocity, spin, ..., place, angle, velocity
     rows = {
-        1.0: [7.149594137500003e-01, 1.949999999999995e-01, 1.025000000000004, 1.499458500000001, 2.857142857142858e-01, 5.714285714285715e-01],
-        2.0: [6.820193099125001e-01, 4.807142857142834e-01, 1.596428571428582, 8.408003850000023e-01, 2.857142857142858e-01, 5.714285714285715e-01],
-        5.0: [5.172524988685608e-01, 1.337857142857141, 3.310714285714261, -1.667495789071989e-01, 2.857142857142858e-01, 5.714285714285715e-01],
+        1.0: [7.149594137500003e-01, 1.949999999999995e-01, 1.025000000000004, 1.499458500000001, 2.857142857142858e-01,
+        5.714285714285715e-01],
+        2.0: [6.820193099125001e-01, 4.807142857142834e-01, 1.596428571428582, 8.408003850000023e-01,
+        2.857142857142858e-01, 5.714285714285715e-01],
+        5.0: [5.172524988685608e-01, 1.337857142857141, 3.310714285714261, -1.667495789071989e-01,
+        2.857142857142858e-01, 5.714285714285715e-01],
     }  # fmt: skip
     return Example(
         "spinning ball with friction",
@@ -90,9 +95,12 @@ def stick() -> Example:
         friction=0.01,
     )
     rows = {
-        0.05: [3.285533905932765e-01, 3.560533905932740e-01, 7.903981633974255e-01, -0.5, -4.000000000000010e-01, 1.000000000000000e-01],
-        0.1: [3.034051457964930e-01, 3.383778702709042e-01, 8.580460693520362e-01, -5.037388347232359e-01, -5.261165276764048e-01, 1.680022848791993],
-        0.2: [2.529172311983667e-01, 2.471693300826099e-01, 1.081891493988364, -5.068672606709300e-01, -1.213273932906967, 3.212070578753687],
+        0.05: [3.285533905932765e-01, 3.560533905932740e-01, 7.903981633974255e-01, -0.5, -4.000000000000010e-01,
+        1.000000000000000e-01],
+        0.1: [3.034051457964930e-01, 3.383778702709042e-01, 8.580460693520362e-01, -5.037388347232359e-01,
+        -5.261165276764048e-01, 1.680022848791993],
+        0.2: [2.529172311983667e-01, 2.471693300826099e-01, 1.081891493988364, -5.068672606709300e-01,
+        -1.213273932906967, 3.212070578753687],
     }  # fmt: skip
     half, angle = 0.5, np.pi / 4
     start = [half * np.sin(angle), half * np.cos(angle) + 0.01, angle]
@@ -109,7 +117,8 @@ def stick() -> Example:
 
 
 def woodpecker() -> Example:
-    """The toy of Glocker and Pfeiffer: sleeve and bird on a pole, three frictional contacts; q = (height, angles of sleeve and bird)."""
+    """The toy of Glocker and Pfeiffer: sleeve and bird on a pole, three frictional contacts;
+    q = (height, angles of sleeve and bird)."""
     r_pole, r_sleeve, half, arm, out, beak_high, beak = 0.0025, 0.0031, 0.0058, 0.010, 0.015, 0.02, 0.0201
     m_sleeve, m_bird, spin_sleeve, spin_bird, spring = 0.0003, 0.0045, 5.0e-9, 7.0e-7, 0.0056
     mass = np.array([[m_bird + m_sleeve, m_bird * arm, m_bird * out],
@@ -131,9 +140,11 @@ def woodpecker() -> Example:
 
     problem = ji.Problem(force, gaps, mass, restitution=np.array([0.5, 0.0, 0.0]), slip=slip, friction=0.3)
     rows = {
-        0.1: [-7.080097509441099e-03, 2.131922824953662e-02, 8.269873863787143e-03, -7.603496510628842e-02, -4.074657747635776, -5.856867881262893],
-        0.2: [-2.388345040694624e-02, -1.034542612275354e-01, -3.309479788550502e-01, 0.0, 0.0, 16.46075215954180],
-        0.2999: [-4.132733393614178e-02, -1.034684682717361e-01, -3.402681753659333e-01, -2.611826711856550e-01, 0.0, -8.317453690828295],
+        0.1: [-7.080097509441099e-03, 2.131922824953662e-02, 8.269873863787143e-03, -7.603496510628842e-02,
+        -4.074657747635776, -5.856867881262893], 0.2: [-2.388345040694624e-02, -1.034542612275354e-01,
+        -3.309479788550502e-01, 0.0, 0.0, 16.46075215954180],
+        0.2999: [-4.132733393614178e-02, -1.034684682717361e-01, -3.402681753659333e-01, -2.611826711856550e-01, 0.0,
+        -8.317453690828295],
     }  # fmt: skip
     # theirs begins at -0.1036, 9e-7 m within the pole
     start, velocity = [0.0, -(r_sleeve - r_pole) / half * (1 - 1e-12), -0.2788], [-0.3411, 0.0, -7.4583]
@@ -173,8 +184,8 @@ def rows_of(example: Example, scheme, h: float | None, times: np.ndarray) -> tup
 
 
 def compare(example: Example) -> list[dict]:
-    """One line for each recorded row: the largest difference of theirs and ours, and how far each is from the motion, as `EventDriven` or,
-    with friction, `MoreauJean` with a step `FINER` times shorter has it."""
+    """One line for each recorded row: the largest difference of theirs and ours, and how far each is from the motion,
+    as `EventDriven` or, with friction, `MoreauJean` with a step `FINER` times shorter has it."""
     times = np.array(sorted(example.rows))
     theirs = np.array([example.rows[t] for t in times])
     located = example.scheme.traits.order is None

@@ -18,7 +18,8 @@ def write_table(path: Path, lines: list[dict]) -> None:
 def run_comparison(
     compare: Callable[[], list[dict]], script: str, about: str | None, arguments: list[str] | None
 ) -> list[dict]:
-    """The command of a script: computes its lines, writes them under the script's name into the folder ``--out``, and prints them."""
+    """The command of a script: computes its lines, writes them under the script's name into the folder ``--out``,
+    and prints them."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("out/outside"))
     options = parser.parse_args(arguments)

@@ -1,14 +1,17 @@
-"""The fourth experiment of DiffMJX: a tossed cube, and how its place after a second follows from its velocity up; with a hard contact.
+"""The fourth experiment of DiffMJX: a tossed cube, and how its place after a second follows from its velocity up;
+with a hard contact.
 
-A. Paulus, A. R. Geist, P. Schumacher, V. Musil, S. Rappenecker, G. Martius, Differentiable simulation of hard contacts with soft gradients
-for learning and control, arXiv 2506.14186 (experiments/04_time-toss of their repository): a cube of 0.1 m and 0.1 kg, turned by 60 degrees about x,
-falls from 0.2 m with (-0.1, -2) m/s at gravity 2 onto a floor, friction 1; y after a second, and its derivative by the velocity of -2.
-Their reference (results/cube_results.csv) is the motion of MuJoCo's soft contact (critically damped, time constant 5 ms, constraints that
-grow over a millimetre) with smoothed collisions: adaptive steps at a tolerance of 1e-10 have the difference of +-0.01, 0.17146, and autodiff 0.17267.
+A. Paulus, A. R. Geist, P. Schumacher, V. Musil, S. Rappenecker, G. Martius, Differentiable simulation of hard contacts
+with soft gradients for learning and control, arXiv 2506.14186 (experiments/04_time-toss of their repository): a cube of
+0.1 m and 0.1 kg, turned by 60 degrees about x, falls from 0.2 m with (-0.1, -2) m/s at gravity 2 onto a floor, friction
+1; y after a second, and its derivative by the velocity of -2. Their reference (results/cube_results.csv) is the motion
+of MuJoCo's soft contact (critically damped, time constant 5 ms, constraints that grow over a millimetre) with smoothed
+collisions: adaptive steps at a tolerance of 1e-10 have the difference of +-0.01, 0.17146, and autodiff 0.17267.
 
-A hard contact has no number to compare with these: which corner strikes first, and how often, follows from the softness. The table
-says so in numbers: the plane motion of the cube with perfect corners, for three coefficients of restitution, by
-forward and reverse mode and by differences; and where `mujoco` can be imported, MuJoCo's own contact, which is not smoothed, as it becomes stiffer.
+A hard contact has no number to compare with these: which corner strikes first, and how often, follows from the
+softness. The table says so in numbers: the plane motion of the cube with perfect corners, for three coefficients of
+restitution, by forward and reverse mode and by differences; and where `mujoco` can be imported, MuJoCo's own contact,
+which is not smoothed, as it becomes stiffer.
 
     python experiments/outside/tossed_cube.py
 """
@@ -68,7 +71,8 @@ def hard(e: float) -> dict:
     forward, backward = (derivative(lambda up: place(up, e)[0])(UP) for derivative in (jax.jacfwd, jax.grad))
     near = (place(UP + 1e-5, e)[0] - place(UP - 1e-5, e)[0]) / 2e-5
     wide = (place(UP + 1e-2, e)[0] - place(UP - 1e-2, e)[0]) / 2e-2
-    return {"contact": f"hard, e = {e}", "y(1)": f"{y:.6f}", "forward mode": f"{forward:.6f}", "reverse mode": f"{backward:.6f}",
+    return {"contact": f"hard, e = {e}", "y(1)": f"{y:.6f}", "forward mode": f"{forward:.6f}",
+        "reverse mode": f"{backward:.6f}",
             "difference of 1e-5": f"{near:.6f}", "difference of 1e-2": f"{wide:.4f}"}  # fmt: skip
 
 
@@ -81,7 +85,7 @@ def soft(constant: float, depth: float, timestep: float = 3e-5) -> dict:
         <flag refsafe="disable" eulerdamp="disable"/></option><worldbody>
         <geom type="plane" size="20 20 1" solref="{constant} 1" solimp="0 .95 {depth} .5 2" friction="{FRICTION} .005 .0001"/>
         <body pos="0 0 .1"><freejoint/><geom type="box" size="{HALF} {HALF} {HALF}" mass="{MASS}" euler="60 0 0" friction="{FRICTION} .005 .0001"
-        solref="{constant} 1" solimp="0 .95 {depth} .5 2"/></body></worldbody></mujoco>"""
+        solref="{constant} 1" solimp="0 .95 {depth} .5 2"/></body></worldbody></mujoco>"""  # noqa: E501
     )
 
     def place_of(up: float) -> float:

@@ -1,4 +1,5 @@
-"""Analyses of computed motions: impacts, balances, sections, periodic orbits, branches, basins, exponents, statistics."""
+"""Analyses of computed motions: impacts, balances, sections, periodic orbits, branches, basins, exponents,
+statistics."""
 
 from ..results.impulse_intervals import Runs, runs
 from .balance import Balance, balance

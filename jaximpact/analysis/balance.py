@@ -5,13 +5,14 @@ Over any interval M(q) dv = g dt + G' dΛ gives, with Ṁ the rate of M along th
     change of M v        =  ∫ (g + Ṁ v) dt + Σ G' p,
     change of v' M v / 2 =  ∫ v·(g + Ṁ v / 2) dt - Σ loss - Σ p·f_t,      loss = p_a (1 - e_a)/(1 + e_a) (A p)_a / 2,
 
-with forces g, gradients G of the gaps f, A = G M^-1 G', impulses Λ of contact and p in an impact, and f_t the partial time derivative of f. For one
-contact that closes at the speed u the loss is (1 - e²) u² / (2 A). Lasting contact loses nothing. With friction, impulses r along the tangents add
-T' r to G' p, A p is the whole change of gap velocities, and friction takes -Σ r·(s⁻ + s⁺)/2 for slip velocities s = T v + T_0 before and after, of
-which a moving surface supplies -r·T_0. No scheme enforces these balances: their residuals measure its error.
+with forces g, gradients G of the gaps f, A = G M^-1 G', impulses Λ of contact and p in an impact, and f_t the partial
+time derivative of f. For one contact that closes at the speed u the loss is (1 - e²) u² / (2 A). Lasting contact loses
+nothing. With friction, impulses r along the tangents add T' r to G' p, A p is the whole change of gap velocities, and
+friction takes -Σ r·(s⁻ + s⁺)/2 for slip velocities s = T v + T_0 before and after, of which a moving surface
+supplies -r·T_0. No scheme enforces these balances: their residuals measure its error.
 
-Within a step that has an impulse, the time of the impact follows from the chord and the velocities; integrals are then of
-second order, as `EventCorrected` is. With the other schemes residuals are of first order, as the motions are.
+Within a step that has an impulse, the time of the impact follows from the chord and the velocities; integrals are then
+of second order, as `EventCorrected` is. With the other schemes residuals are of first order, as the motions are.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ from .listed_pairs import SelectedPairs, every_step, is_listed, over_rows
 
 @dataclass(frozen=True, repr=False)
 class Balance(Drawable):
-    """Result of `balance`: balances accumulated along one motion, at k of its rows, without rows in the middle of an impact.
+    """Result of `balance`: balances accumulated along one motion, at k of its rows,
+    without rows in the middle of an impact.
 
     Attributes:
         t: times (k,) [s].
@@ -92,15 +94,16 @@ def balance(problem: Problem, solution: Solution, *, args: Any = None, e: Any = 
 
     Args:
         problem: the mechanical system.
-        solution: one motion of it (no lane axis), from `solve` with save="all"; or with every k-th step, if no two impacts of a contact follow each
-            other within k steps and bodies are not listed.
+        solution: one motion of it (no lane axis), from `solve` with save="all"; or with every k-th step, if no two
+            impacts of a contact follow each other within k steps and bodies are not listed.
         args, e: as they were given to `solve`.
 
     Returns:
         `Balance`.
 
     Raises:
-        ValueError: the solution is a batch, has one row only, is not finite, or is of another problem; or the problem has a reset.
+        ValueError: the solution is a batch, has one row only, is not finite, or is of another problem;
+            or the problem has a reset.
     """
     check_result("solution", solution, Solution, "solve")
     q, v, t, impulse = (np.asarray(x) for x in (solution.q, solution.v, solution.t, solution.impulse))
@@ -150,9 +153,11 @@ def _contents(problem: Problem, q: Array, v: Array, args: Any) -> tuple[Array, A
 
 @jax.jit
 def _intervals(problem: Problem, args: Any, e: Array, rows: tuple, impulses: tuple) -> tuple[Array, ...]:
-    """Returns for each interval between rows: work, loss in impacts, loss to friction, driven work, (k - 1,) each, and momentum gained (k - 1, d).
+    """Returns for each interval between rows: work, loss in impacts, loss to friction, driven work, (k - 1,) each, and
+    momentum gained (k - 1, d).
 
-    ``rows``: t (k,), q and v (k, d); ``impulses``: those of contacts, joints and friction in each interval, None where there are none.
+    ``rows``: t (k,), q and v (k, d); ``impulses``: those of contacts, joints and friction in each interval,
+    None where there are none.
     """
     one = partial(_interval, problem, args, e)
     return over_rows(problem, one)([x[:-1] for x in rows], [x[1:] for x in rows], impulses)

@@ -1,4 +1,5 @@
-"""Basins of attraction: which attractor each motion from a grid of starts ends on; attractors are recognised from the data.
+"""Basins of attraction: which attractor each motion from a grid of starts ends on;
+attractors are recognised from the data.
 
 Periodic motions are the same attractor where their states, taken once a forcing period, agree up to a cyclic shift.
 Motions without a period are the same where the boxes of state space that they visit are connected.
@@ -77,8 +78,8 @@ class Basins(Drawable):
     Attributes:
         coordinates: which initial numbers run along x and y: ("q", i) or ("v", i).
         x, y: their values (nx,), (ny,).
-        labels: for each start (ny, nx) the index in ``attractors`` of the attractor that it leads to; or `UNSETTLED` (-1), `FORBIDDEN` (-2, the start
-            violates a constraint) or `FAILED` (-3).
+        labels: for each start (ny, nx) the index in ``attractors`` of the attractor that it leads to; or `UNSETTLED`
+            (-1), `FORBIDDEN` (-2, the start violates a constraint) or `FAILED` (-3).
         attractors: the attractors, those that most motions end on first.
         status: `Status` bits (ny, nx).
         naming: names and units of the problem.
@@ -149,23 +150,26 @@ def basins(
     """Finds the attractor that each start of a grid leads to.
 
     Args:
-        problem, args, e, scheme, projection, phase, progress: as in `stroboscopic`; args and e without lane axes. A `Study` over a grid of two
-            initial numbers may stand in place of problem, args, e, x, y, coordinates, q0 and v0. Motions are then computed only if ``steps`` or
-            ``scheme=EventDriven()`` is given; otherwise states are taken from the rows that the study saved, as in `bifurcation`.
+        problem, args, e, scheme, projection, phase, progress: as in `stroboscopic`; args and e without lane axes. A
+            `Study` over a grid of two initial numbers may stand in place of problem, args, e, x, y, coordinates, q0 and
+            v0. Motions are then computed only if ``steps`` or ``scheme=EventDriven()`` is given; otherwise states are
+            taken from the rows that the study saved, as in `bifurcation`.
         x, y: values (nx,), (ny,) of the two initial numbers that ``coordinates`` names.
         coordinates: ("q", i) or ("v", i), for x and for y.
         q0, v0: initial position and velocity (d,), in which the two numbers are replaced by x and y.
-        period: forcing period [s], a number or a function of args; with a surface an estimate of the time between two passages.
+        period: forcing period [s], a number or a function of args; with a surface an estimate of
+            the time between two passages.
         surface, direction: as in `poincare_section`; by default states are taken once a forcing period.
-        steps, cycles, skip: as in `stroboscopic`; ``skip`` periods must be enough to settle, and attractors of periods up
-            to cycles/2 are recognised as periodic.
+        steps, cycles, skip: as in `stroboscopic`; ``skip`` periods must be enough to settle, and attractors of periods
+            up to cycles/2 are recognised as periodic.
         tolerance, radius: as in `recognise`.
 
     Returns:
         A `Basins`.
 
     Raises:
-        ValueError, TypeError: as `stroboscopic`; ``coordinates`` names something else; every start of the grid violates a constraint.
+        ValueError, TypeError: as `stroboscopic`; ``coordinates`` names something else;
+            every start of the grid violates a constraint.
     """
     check_problem(problem)
     check_no_noise(problem, REPEATS)
@@ -185,7 +189,8 @@ def basins(
     wrong = [one for one in coordinates if one not in known] if is_pair(coordinates) else [coordinates]
     if wrong:
         raise ValueError(
-            f"coordinates: {wrong[0]!r} must be ('q', i) or ('v', i) with i < {start['q'].shape[1]}, one for x and one for y"
+            f"coordinates: {wrong[0]!r} must be ('q', i) or ('v', i) with i < {start['q'].shape[1]}, one for x and one "
+            "for y"
         )
     for (name, i), values in zip(coordinates, (g.ravel() for g in np.meshgrid(x, y)), strict=True):
         start[name][:, i] = values
@@ -196,8 +201,9 @@ def basins(
     if not allowed.size:
         raise ValueError("every start of the grid violates a constraint: choose x, y, q0 with some gaps >= 0")
     found = section(
-        surface, direction, problem, start["q"][allowed], start["v"][allowed], period=period, steps=steps, cycles=cycles, skip=skip, phase=phase,
-        progress=progress, **(options | {name: getattr(one.lanes.motion, name) for name in OF_CONTACTS}),
+        surface, direction, problem, start["q"][allowed], start["v"][allowed], period=period, steps=steps,
+        cycles=cycles, skip=skip, phase=phase, progress=progress,
+        **(options | {name: getattr(one.lanes.motion, name) for name in OF_CONTACTS}),
     )  # fmt: skip
     own, attractors = recognise(found, tolerance=tolerance, radius=radius)
     labels = np.full(x.size * y.size, FORBIDDEN)
@@ -213,11 +219,13 @@ def recognise(
 ) -> tuple[np.ndarray, tuple[Attractor, ...]]:
     """Finds the attractors on which the motions of a section end, and assigns each motion to one.
 
-    Motions of the same period p whose last p states (`Section.states`) agree within ``radius``, up to a cyclic shift, end on the same attractor. A
-    motion of period 2p whose two halves agree within ``radius`` is taken as one that slowly settles to period p. A motion without a period
-    belongs to a periodic attractor if the second half of its states stays within ``radius`` of it. The remaining motions are grouped by boxes of
-    state space, 1/32 of the range of each coordinate wide: motions connected by common boxes form an attractor without a period, if they are at
-    least two, and at least 0.2 % of all motions. Motions that belong to none of these are labelled `UNSETTLED`: skip more periods.
+    Motions of the same period p whose last p states (`Section.states`) agree within ``radius``, up to a cyclic shift,
+    end on the same attractor. A motion of period 2p whose two halves agree within ``radius`` is taken as one that
+    slowly settles to period p. A motion without a period belongs to a periodic attractor if the second half of its
+    states stays within ``radius`` of it. The remaining motions are grouped by boxes of state space, 1/32 of the range
+    of each coordinate wide: motions connected by common boxes form an attractor without a period, if they are at least
+    two, and at least 0.2 % of all motions. Motions that belong to none of these are labelled `UNSETTLED`:
+    skip more periods.
 
     Args:
         section: what `stroboscopic` returned, at least two states of each motion.
@@ -225,7 +233,8 @@ def recognise(
         radius: distance below which two attractors count as one [unit of q]; by default 100 tolerances.
 
     Returns:
-        Labels (B,): for each motion the index of its attractor, or `UNSETTLED` or `FAILED`; and the attractors, those that most motions end on first.
+        Labels (B,): for each motion the index of its attractor, or `UNSETTLED` or `FAILED`; and the attractors, those
+            that most motions end on first.
     """
     check_result("section", section, Section, "stroboscopic")
     tolerance = default_tolerance(section) if tolerance is None else distance("tolerance", tolerance)
@@ -266,7 +275,8 @@ def recognise(
         members.append(int(late[group[0]]))
     if len(orbits) == MOST:
         warnings.warn(
-            f"more than {MOST} periodic attractors: radius={radius:.3g} is too small, or too few periods were skipped for "
+            f"more than {MOST} periodic attractors: radius={radius:.3g} is too small, or too few periods were skipped "
+            "for "
             "motions to settle; those not told apart are labelled unsettled",
             JaximpactWarning,
             stacklevel=2,
@@ -277,9 +287,11 @@ def recognise(
 def _by_frequency(
     section: Section, labels: np.ndarray, members: list[int], periods: list[int]
 ) -> tuple[np.ndarray, tuple[Attractor, ...]]:
-    """Sorts attractors by the number of their motions; returns the ``labels`` (B,) of the motions, renumbered accordingly, and the attractors.
+    """Sorts attractors by the number of their motions; returns the ``labels`` (B,) of the motions, renumbered
+    accordingly, and the attractors.
 
-    ``members``: index of one motion on each attractor; ``periods``: periods of the first attractors; the others are not periodic.
+    ``members``: index of one motion on each attractor; ``periods``: periods of the first attractors;
+    the others are not periodic.
     """
     sizes = np.array([np.sum(labels == k) for k in range(len(members))], int)
     order = np.argsort(-sizes, kind="stable")
@@ -301,7 +313,8 @@ def _distances(states: np.ndarray, orbit: np.ndarray) -> np.ndarray:
 
 
 def _shortest(orbit: np.ndarray, radius: float) -> np.ndarray:
-    """The last r states (r, c) of an orbit (p, c), r being the least divisor of p after which it repeats within ``radius``."""
+    """The last r states (r, c) of an orbit (p, c), r being the least divisor of p after which it
+    repeats within ``radius``."""
     p = len(orbit)
     divisors = (r for r in range(1, p + 1) if p % r == 0)
     r = next(r for r in divisors if np.max(np.abs(orbit - np.roll(orbit, r, axis=0))) <= radius)
@@ -318,7 +331,8 @@ def _distances_to_orbit(states: np.ndarray, orbit: np.ndarray) -> np.ndarray:
 
 
 def _connected_groups(states: np.ndarray, fewest: int) -> list[np.ndarray]:
-    """Returns the indices of the motions in each group of at least ``fewest`` motions that visit common boxes of state space; largest group first.
+    """Returns the indices of the motions in each group of at least ``fewest`` motions that visit common boxes of state
+    space; largest group first.
 
     ``states`` (B, n, c): n states of each motion.
     """

@@ -15,10 +15,11 @@ LIFT = 1e-4  # share of a motion's time after which it strikes if its start lay 
 
 
 def lift(problem: Problem, t0: Array, t1: Array, q: Array, v: Array, args: Any) -> Array:
-    """How far q (d,) must move, in the kinetic metric, so that a motion from (q, v) at t0 has all gaps open or strikes after a share `LIFT` of its time.
+    """How far q (d,) must move, in the kinetic metric, so that a motion from (q, v) at t0 has all gaps open or strikes
+    after a share `LIFT` of its time.
 
-    A start on a surface does not rebound, one just before it does. Zero where gaps are open. The motion from q is that from q + lift,
-    extrapolated linearly: f(q + lift) - f'(q + lift) lift.
+    A start on a surface does not rebound, one just before it does. Zero where gaps are open. The motion from q is that
+    from q + lift, extrapolated linearly: f(q + lift) - f'(q + lift) lift.
     """
     metric = Metric.at(problem, q, args)
 

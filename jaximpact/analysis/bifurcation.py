@@ -53,7 +53,8 @@ class Bifurcation(Drawable):
         section: states of all P * S lanes (`Section`); lanes of the same value follow each other.
         of: name of the quantity in ``points``, "" if the diagram shows the states of the section.
         points: values (n, k) of this quantity in all lanes; None without ``of``.
-        lane: the lane of each point (n,), which is S * (index of the value) + (index of the start); None without ``of``.
+        lane: the lane of each point (n,), which is S * (index of the value) + (index of the start);
+            None without ``of``.
     """
 
     parameter: str
@@ -102,12 +103,13 @@ class Bifurcation(Drawable):
         return self._in_shape(self.section.status)
 
     def periods(self, *, tolerance: float | None = None, most: int | None = None) -> np.ndarray:
-        """Periods (P, S) by `period_of`: 0 without a period, -1 for failed lanes, -2 for lanes that have not settled."""
+        """Periods (P, S) by `period_of`: 0 without a period, -1 for failed lanes, -2 for
+        lanes that have not settled."""
         return self._in_shape(period_of(self.section, tolerance=tolerance, most=most))
 
     def points_of(self, component: int) -> tuple[np.ndarray, np.ndarray, str]:
-        """Returns the n points of the diagram for one component of the states, or of ``points``: the parameter's values (n,), the component (n,), and
-        the label of its axis.
+        """Returns the n points of the diagram for one component of the states, or of ``points``: the parameter's values
+        (n,), the component (n,), and the label of its axis.
 
         Raises:
             ValueError: there is no such component.
@@ -143,8 +145,8 @@ class ParameterMap(Drawable):
         parameters: names of the parameters along x and y.
         x, y: their values (nx,), (ny,).
         period: as `period_of` finds it (ny, nx): 0 for none, -1 where the motion failed, -2 where it has not settled.
-        impacts: mean number of impacts in a forcing period (ny, nx), inf where they accumulate, NaN where the motion failed; all NaN in
-            maps from the rows that a study saved.
+        impacts: mean number of impacts in a forcing period (ny, nx), inf where they accumulate, NaN where the motion
+            failed; all NaN in maps from the rows that a study saved.
         status: `Status` bits (ny, nx).
     """
 
@@ -203,35 +205,40 @@ def bifurcation(
     progress: bool | None = None,
     **options: Unpack[MotionOptions],
 ) -> Bifurcation:
-    """Computes the section of a system for every value of one parameter: the stroboscopic one of a forced system, or one through a ``surface``.
+    """Computes the section of a system for every value of one parameter: the stroboscopic one of a forced system, or
+    one through a ``surface``.
 
     Args:
-        problem, args, e, scheme, projection, phase, steps, cycles, skip, progress: as in `stroboscopic`; args without lane axes. A `Study` may stand
-            in place of problem, starts, values and methods; ``parameter`` is then one of the quantities that it varies. Its motions are computed
-            again only if ``steps`` or ``scheme=EventDriven()`` is given. Otherwise the states are taken from the rows that the study saved, which
-            must include every t = (phase + k) period of the last ``cycles`` periods (or of all periods after ``skip``).
+        problem, args, e, scheme, projection, phase, steps, cycles, skip, progress: as in `stroboscopic`; args without
+            lane axes. A `Study` may stand in place of problem, starts, values and methods; ``parameter`` is then one of
+            the quantities that it varies. Its motions are computed again only if ``steps`` or ``scheme=EventDriven()``
+            is given. Otherwise the states are taken from the rows that the study saved, which must include every t =
+            (phase + k) period of the last ``cycles`` periods (or of all periods after ``skip``).
         q0, v0: one start (d,), or several (S, d).
-        parameter: a key of args, a sequence of keys into nested args, or "e", the restitution, "friction" or "static_friction". If args has a key of
-            such a name, write "args.e" for the key, and "problem.restitution", "problem.friction" or "problem.static_friction".
+        parameter: a key of args, a sequence of keys into nested args, or "e", the restitution, "friction" or
+            "static_friction". If args has a key of such a name, write "args.e" for the key, and "problem.restitution",
+            "problem.friction" or "problem.static_friction".
         values: values of the parameter (P,).
-        period: forcing period [s], a number or a function of args; with a surface an estimate of the time between two passages.
+        period: forcing period [s], a number or a function of args; with a surface an estimate of
+            the time between two passages.
         surface, direction: as in `poincare_section`; by default states are taken once a forcing period.
         sweep: None: all values from the same starts, in one batch. "up" or "down": values in increasing or decreasing
-            order, each started from the final state at the value before, at the same phase of the forcing. This follows an
-            attractor into the range where others coexist with it, but the values are computed one after the other. The
-            force must then depend on t through t/period only (with a surface not at all), and the scheme must be `EventDriven`, `EventCorrected` or
-            `MoreauJean`, whose next step depends on the state (q, v) only.
+            order, each started from the final state at the value before, at the same phase of the forcing. This follows
+            an attractor into the range where others coexist with it, but the values are computed one after the other.
+            The force must then depend on t through t/period only (with a surface not at all), and the scheme must be
+            `EventDriven`, `EventCorrected` or `MoreauJean`, whose next step depends on the state (q, v) only.
         of: quantity to show in place of the states: "impact velocity", the gap velocity before every impact of the last
-            ``cycles`` periods; "rms" or "peak to peak" of every position over the rows of these periods; or a function ``of(motion, args)`` that
-            returns numbers (), (n,) with any n, or (n, k), where ``motion`` is one motion over these periods, a `Solution` with a row at every
-            step, and ``args`` are its parameters. With `EventDriven` there are 100 rows in a period. Failed motions have no points. Not with a
-            surface.
+            ``cycles`` periods; "rms" or "peak to peak" of every position over the rows of these periods; or a function
+            ``of(motion, args)`` that returns numbers (), (n,) with any n, or (n, k), where ``motion`` is one motion
+            over these periods, a `Solution` with a row at every step, and ``args`` are its parameters. With
+            `EventDriven` there are 100 rows in a period. Failed motions have no points. Not with a surface.
 
     Returns:
         A `Bifurcation`, in the order of ``values``; its ``plot(path)`` draws the diagram.
 
     Raises:
-        ValueError, TypeError, KeyError: as `stroboscopic`; no such parameter, or one with two meanings, no such sweep; what ``of`` returns is not finite.
+        ValueError, TypeError, KeyError: as `stroboscopic`; no such parameter, or one with two meanings, no such sweep;
+            what ``of`` returns is not finite.
     """
     check_of(of, surface)
     options, steps = choose_scheme(problem, options, steps, SECTION, 1 if surface is None and of is None else ROWS)
@@ -255,8 +262,10 @@ def bifurcation(
     if sweep is None:
         swept = _swept(options, {path: np.repeat(values, starts)})
         q0, v0 = (np.tile(x, (len(values), 1)) for x in (q0, v0))
-        found = points.add_points(gather(Call(problem, q0, v0, **swept), period, phase))[0] if of is not None else section(
-            surface, direction, problem, q0, v0, period=period, steps=steps, cycles=cycles, skip=skip, phase=phase, progress=progress, **swept
+        found = points.add_points(gather(Call(problem, q0, v0, **swept), period,
+            phase))[0] if of is not None else section(
+            surface, direction, problem, q0, v0, period=period, steps=steps, cycles=cycles, skip=skip, phase=phase,
+            progress=progress, **swept
         )  # fmt: skip
     else:
         order = np.argsort(values if sweep == "up" else -values, kind="stable")
@@ -283,8 +292,8 @@ def _continuation_sections(
 ) -> list[Section]:
     """Sections at all values of the parameter, one ``call`` for each, started from the final states of the one before.
 
-    ``runs``: function from motions to their section and their final states q, v (B, d); ``repeats``: whether the period is that of the forcing, not a
-    guess.
+    ``runs``: function from motions to their section and their final states q, v (B, d); ``repeats``: whether the period
+    is that of the forcing, not a guess.
     """
     found, end = [], None
     for call in calls:
@@ -304,7 +313,8 @@ def _section_at_value(
     progress: bool | None,
     motions: ForcedMotions,
 ) -> tuple[Section, np.ndarray, np.ndarray]:
-    """Computes the section of ``motions`` at one value of the parameter; also returns their final states q, v (B, d), NaN for failed lanes."""
+    """Computes the section of ``motions`` at one value of the parameter; also returns their final states q, v (B, d),
+    NaN for failed lanes."""
     if surface is not None:
         found = passages(motions, surface, direction, counts, progress)
         return found, found.q[:, -1], found.v[:, -1]
@@ -349,16 +359,17 @@ def two_parameter_map(
     """Computes the period of the motion and its impacts per forcing period over a grid of two parameters, in one batch.
 
     Args:
-        problem, q0, v0: the problem and the start (d,) of every motion. A `Study` over a grid of two parameters may stand in place of these,
-            parameters, values, args, e and methods. Motions are then computed only if ``steps`` or ``scheme=EventDriven()`` is given; otherwise
-            states are taken from the rows that the study saved, as in `bifurcation`, and the numbers of impacts are NaN.
+        problem, q0, v0: the problem and the start (d,) of every motion. A `Study` over a grid of two parameters may
+            stand in place of these, parameters, values, args, e and methods. Motions are then computed only if
+            ``steps`` or ``scheme=EventDriven()`` is given; otherwise states are taken from the rows that the study
+            saved, as in `bifurcation`, and the numbers of impacts are NaN.
         parameters: the parameters along x and y, each as in `bifurcation`.
         values: values of the two, (nx,) and (ny,).
         cycles: number of periods kept; motions that repeat after up to half as many periods are recognised as periodic.
         tolerance: as in `period_of`.
-        steps, scheme: `EventDriven` with a tolerance of 1e-7 by default, whose impacts are found from 60 rows of a period; `EventCorrected()` with
-            ``steps`` in a period, which takes half of the time with 100 of them. Impacts that follow each other within two rows count as one; more rows in a row, as
-            lasting contact.
+        steps, scheme: `EventDriven` with a tolerance of 1e-7 by default, whose impacts are found from 60 rows of a
+            period; `EventCorrected()` with ``steps`` in a period, which takes half of the time with 100 of them.
+            Impacts that follow each other within two rows count as one; more rows in a row, as lasting contact.
         others: as in `impact_section`.
 
     Returns:
@@ -396,7 +407,8 @@ def two_parameter_map(
 
 
 def _swept(options: MotionOptions, values: dict[tuple, np.ndarray]) -> LaneOptions:
-    """Returns the options with some parameters replaced; ``values``: by path (`parameter_path`), one value or one per lane."""
+    """Returns the options with some parameters replaced; ``values``: by path (`parameter_path`),
+    one value or one per lane."""
     args = options["args"]
     of_contacts: Any = {}
     leaves = named_leaves(args)
@@ -414,7 +426,8 @@ def _swept(options: MotionOptions, values: dict[tuple, np.ndarray]) -> LaneOptio
             raise ValueError(f"parameter {name} must be one number of args, and it has parts")
         else:
             raise KeyError(
-                f"parameter {name}: args has no such number, but {['.'.join(one) for one in leaves]}; or use {', '.join(map(repr, OF_CONTACTS))}"
+                f"parameter {name}: args has no such number, but {['.'.join(one) for one in leaves]}; or use "
+                f"{', '.join(map(repr, OF_CONTACTS))}"
             )
     args, axes = with_leaves(args, leaves.values()), with_leaves(args, axes.values())
     return {**options, "args": args, "args_axes": axes, **of_contacts}

@@ -1,18 +1,20 @@
-"""Curves of folds, period doublings and grazings of periodic orbits over two parameters, by pseudo-arclength continuation.
+"""Curves of folds, period doublings and grazings of periodic orbits over two parameters,
+by pseudo-arclength continuation.
 
-Unknowns are the state x at the section and both parameters. A fold or a period doubling adds to P(x) = x the scalar condition g = 0 of a
-bordered system,
+Unknowns are the state x at the section and both parameters. A fold or a period doubling adds to P(x) = x the scalar
+condition g = 0 of a bordered system,
 
     [[A, b], [c', 0]] (w, g) = (0, 1),      A = dP/dx - 1 or dP/dx + 1,
 
-where g is zero if A is singular, and smooth nearby; b and c are the singular vectors of A at the previous point of the curve. At a grazing the map P
-has no derivative. There the section is at the time theta of the touch, an unknown too: gap = 0 and gap rate = 0 are conditions on (theta, x)
-only, and from shortly before to shortly after the touch the gap is enlarged, so that no contact acts and P is smooth.
+where g is zero if A is singular, and smooth nearby; b and c are the singular vectors of A at the previous point of the
+curve. At a grazing the map P has no derivative. There the section is at the time theta of the touch, an unknown too:
+gap = 0 and gap rate = 0 are conditions on (theta, x) only, and from shortly before to shortly after the touch the gap
+is enlarged, so that no contact acts and P is smooth.
 
 Derivatives of these conditions are central differences, all in one batch of motions.
 
-References: W. Govaerts, Numerical Methods for Bifurcations of Dynamical Equilibria, SIAM (2000), ch. 3; P. Thota, H. Dankowicz, SIAM J. Appl.
-Dyn. Syst. 7 (2008) 1283-1322 (grazing).
+References: W. Govaerts, Numerical Methods for Bifurcations of Dynamical Equilibria, SIAM (2000), ch. 3; P. Thota, H.
+Dankowicz, SIAM J. Appl. Dyn. Syst. 7 (2008) 1283-1322 (grazing).
 """
 
 from __future__ import annotations
@@ -59,7 +61,8 @@ FAR = 1e3  # sizes of the state, by which the gap is enlarged
 
 @dataclass(frozen=True, repr=False)
 class BifurcationCurve(Drawable):
-    """Result of `continue_curve`: n folds, period doublings or grazings, in order along a curve in the plane of two parameters.
+    """Result of `continue_curve`: n folds, period doublings or grazings,
+    in order along a curve in the plane of two parameters.
 
     Attributes:
         kind: "fold", "period doubling" or "grazing".
@@ -70,7 +73,8 @@ class BifurcationCurve(Drawable):
         period: periods of the orbits (n,) [s].
         multipliers: Floquet multipliers (n, 2d), complex, by decreasing modulus; NaN for a grazing, which has none.
         residual: largest residual of the equations, scaled (n,).
-        ended: why it ends: "bounds", "points" (their number), or "no convergence", for instance as the number of impacts of the orbit changes.
+        ended: why it ends: "bounds", "points" (their number), or "no convergence", for instance as the number of
+            impacts of the orbit changes.
         naming: names and units of the problem.
     """
 
@@ -120,27 +124,31 @@ def continue_curve(
 ) -> BifurcationCurve:
     """Follows a fold, a period doubling or a grazing of a periodic orbit of a forced system over two parameters.
 
-    The start is a guess of such an orbit, for instance the `BranchEvent` that `continue_orbit` found: first the first parameter is corrected with
-    the second one fixed, then both change along the curve. Each point takes a batch of some ten motions.
+    The start is a guess of such an orbit, for instance the `BranchEvent` that `continue_orbit` found: first the first
+    parameter is corrected with the second one fixed, then both change along the curve.
+    Each point takes a batch of some ten motions.
 
     Args:
         problem, period, t0, cycles, steps, scheme, projection, e: as in `periodic_orbit`.
         q0, v0: guess of the state at t0 (d,), for the parameters' values in args (and e).
         kind: "fold", "period doubling" or "grazing".
-        parameters: two, each a key of args whose value is one number, or "e", the restitution, "friction" or "static_friction"; where
-            these are keys of args too, as in `bifurcation`.
+        parameters: two, each a key of args whose value is one number, or "e", the restitution, "friction" or
+            "static_friction"; where these are keys of args too, as in `bifurcation`.
         bounds: intervals (low, high) of the two parameters; the curve ends where it leaves them.
         contact: which constraint is touched at a grazing.
         direction: 1 to start towards larger values of the second parameter, -1 towards smaller ones.
-        step: length of the first arc, in units of the widths of the bounds and the size of the first state; then it adapts.
+        step: length of the first arc, in units of the widths of the bounds and the size of the first state;
+            then it adapts.
         points: largest number of points.
-        tol: largest residual of the scaled equations relative to 1 + |z|, with z the scaled unknowns; by default eps^(2/3).
+        tol: largest residual of the scaled equations relative to 1 + |z|, with z the scaled unknowns;
+            by default eps^(2/3).
 
     Returns:
         `BifurcationCurve`.
 
     Raises:
-        ValueError, TypeError: as `periodic_orbit`, or a parameter is not valid. RuntimeError: there is no such bifurcation near the start.
+        ValueError, TypeError: as `periodic_orbit`, or a parameter is not valid. RuntimeError: there is no such
+            bifurcation near the start.
     """
     check_no_noise(problem, REPEATS)
     options, steps = choose_scheme(problem, options, steps, ORBIT)
@@ -148,7 +156,8 @@ def continue_curve(
     check_choice("kind", kind, KINDS)
     if problem.joints is not None or problem.quaternions:
         raise ValueError(
-            "continue_curve varies each coordinate by itself, which joints and quaternions do not allow: state the system in coordinates without them"
+            "continue_curve varies each coordinate by itself, which joints and quaternions do not allow: state the "
+            "system in coordinates without them"
         )
     check_counts(points=points, cycles=cycles)
     if np.ndim(q0) != 1 or np.ndim(v0) != 1:
@@ -191,7 +200,8 @@ def continue_curve(
 
 
 class Equations(ABC):
-    """Base class: the n - 1 equations of a curve in scaled unknowns z (n,), the last two of which are the parameters."""
+    """Base class: the n - 1 equations of a curve in scaled unknowns z (n,),
+    the last two of which are the parameters."""
 
     start: np.ndarray  # a guess
 
@@ -212,7 +222,8 @@ class Equations(ABC):
         return bool(np.all(np.isfinite(z)) and np.all(np.abs(z[-2:] - 0.5) <= 0.5 + BEYOND))
 
     def settle(self, z: np.ndarray) -> None:  # noqa: B027  # most have nothing to make ready
-        """Updates what the equations take from the last point z (n,) of the curve, such as their bordering vectors; by default nothing."""
+        """Updates what the equations take from the last point z (n,) of the curve, such as their bordering vectors;
+        by default nothing."""
 
     @abstractmethod
     def point(self, z: np.ndarray) -> tuple[float, np.ndarray, np.ndarray, np.ndarray, float]:
@@ -227,19 +238,22 @@ class Equations(ABC):
         return (p - self.system.low) / self.system.width
 
     def difference_points(self, z: np.ndarray) -> np.ndarray:
-        """Points (1 + 2n, n) for central differences at z (n,): z itself, then z shifted by each unknown forwards, then backwards."""
+        """Points (1 + 2n, n) for central differences at z (n,): z itself, then z shifted by each unknown forwards,
+        then backwards."""
         shifts = CHANGE * np.eye(len(z))
         return z + np.concatenate([np.zeros((1, len(z))), shifts, -shifts])
 
     def jacobian(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
-        """Residuals (n - 1,) at z (n,), their Jacobian (n - 1, n) by differences, and the joined status of all motions computed for it."""
+        """Residuals (n - 1,) at z (n,), their Jacobian (n - 1, n) by differences,
+        and the joined status of all motions computed for it."""
         n = len(z)
         value, status = self.values(self.difference_points(z))
         return value[0], (value[1 : n + 1] - value[n + 1 :]).T / (2 * CHANGE), int(np.bitwise_or.reduce(status))
 
 
 class SingularEquations(Equations):
-    """Equations of orbits at which dP/dx + ``shift`` I is singular: -1 for folds, 1 for period doublings. Unknowns: state and parameters."""
+    """Equations of orbits at which dP/dx + ``shift`` I is singular: -1 for folds, 1 for period doublings. Unknowns:
+    state and parameters."""
 
     def __init__(self, system: ForcedSystem, q: np.ndarray, v: np.ndarray, p: np.ndarray, shift: float) -> None:
         super().__init__(system, q, v)
@@ -282,7 +296,8 @@ class SingularEquations(Equations):
 
 
 class GrazingEquations(Equations):
-    """Equations of grazing orbits, which touch the constraint ``contact`` with zero gap rate. Unknowns: state and time of the touch, parameters."""
+    """Equations of grazing orbits, which touch the constraint ``contact`` with zero gap rate. Unknowns: state and time
+    of the touch, parameters."""
 
     def __init__(self, system: ForcedSystem, q: np.ndarray, v: np.ndarray, p: np.ndarray, contact: int) -> None:
         super().__init__(system, q, v)
@@ -299,7 +314,8 @@ class GrazingEquations(Equations):
         self.start = np.concatenate([state / self.size, [t / self.length], self.scaled(p)])
 
     def _nearest(self, q: np.ndarray, v: np.ndarray, numbers: LaneNumbers) -> tuple[float, np.ndarray]:
-        """Returns the time and the state (2d,) of the row of an orbit that is nearest to a touch, with the least combination of gap and gap rate."""
+        """Returns the time and the state (2d,) of the row of an orbit that is nearest to a touch, with the least
+        combination of gap and gap rate."""
         begin = self.system.begin(numbers)[0]
         args = numbers.first
         own = {name: x[0] if np.ndim(x) == 2 else x for name, x in numbers.of_contacts.items()}
@@ -374,7 +390,8 @@ def _follow(kind: str, equations: Equations, direction: int, step: float, most: 
     last = len(equations.start) - 1
 
     def corrected(guess: np.ndarray, normal: np.ndarray) -> tuple[np.ndarray, np.ndarray, int, float] | None:
-        """Finds the point of the curve on the plane through ``guess`` with this normal, by Newton's method; None if that fails.
+        """Finds the point of the curve on the plane through ``guess`` with this normal, by Newton's method;
+        None if that fails.
 
         Returns the point (n,), the Jacobian there (n - 1, n), the number of evaluations, and the residual.
         """
@@ -397,7 +414,8 @@ def _follow(kind: str, equations: Equations, direction: int, step: float, most: 
     first = corrected(equations.start, hold)
     if first is None or np.any(first[0][-2:] < 0) or np.any(first[0][-2:] > 1):
         raise RuntimeError(
-            f"no {kind} was found near the start and within the bounds: give a state nearer to one, as continue_orbit finds it"
+            f"no {kind} was found near the start and within the bounds: give a state nearer to one, as continue_orbit "
+            "finds it"
         )
     points, residuals, ended = [first[0]], [first[3]], "points"
     equations.settle(points[0])
@@ -437,6 +455,7 @@ def _follow(kind: str, equations: Equations, direction: int, step: float, most: 
 
 
 def _tangent(jacobian: np.ndarray, along: np.ndarray) -> np.ndarray:
-    """Unit vector (n,) that the Jacobian (n - 1, n) maps to zero, oriented so that its product with ``along`` is not negative."""
+    """Unit vector (n,) that the Jacobian (n - 1, n) maps to zero, oriented so that its product with
+    ``along`` is not negative."""
     found = np.linalg.svd(jacobian)[2][-1]
     return -found if found @ along < 0 else found

@@ -30,21 +30,26 @@ from ..simulation.canonical_arrays import (
 )
 from ..simulation.validation import check_problem
 
-ROWS = 10  # of a motion, from which on the largest change of a gap between two rows bounds how far away a contact with an impulse can be
-REPEATS = "no motion repeats under white forces: give problem.replace(noise=None) for that without them; lyapunov and the sections go along one path"
+# of a motion, from which on the largest change of a gap between two rows bounds how far away a contact with an impulse
+# can be
+ROWS = 10
+REPEATS = "no motion repeats under white forces: give problem.replace(noise=None) for that without them; lyapunov and the sections go along one path"  # noqa: E501
 
 
 def check_steps(steps: int, periods: int, what: str, name: str = "steps") -> None:
-    """Raises if ``steps`` times ``periods`` exceeds the largest step count; ``what`` names the periods in the message."""
+    """Raises if ``steps`` times ``periods`` exceeds the largest step count;
+    ``what`` names the periods in the message."""
     if steps * periods > MAX_COUNT:
         raise ValueError(
-            f"{name}={steps} times {periods} ({what}) make {steps * periods} steps in one motion, more than {MAX_COUNT}, what 32 bits "
+            f"{name}={steps} times {periods} ({what}) make {steps * periods} steps in one motion, more than "
+            f"{MAX_COUNT}, what 32 bits "
             f"count: give fewer {name}"
         )
 
 
 def check_no_noise(problem: Problem, why: str) -> None:
-    """Raises if the problem has noise, with which an analysis has no meaning; ``why`` says so, and what to do instead."""
+    """Raises if the problem has noise, with which an analysis has no meaning; ``why`` says so,
+    and what to do instead."""
     if isinstance(problem, Problem) and problem.noise is not None:
         raise ValueError(f"noise: {why}")
 
@@ -66,7 +71,8 @@ def sweep_values(name: str, value: Any) -> np.ndarray:
 
 
 def check_numbers_of_contacts(m: int, e: Any = None, friction: Any = None) -> None:
-    """Raises unless the restitution and the coefficients of friction of one motion, where given, are numbers () or (m,) in their range."""
+    """Raises unless the restitution and the coefficients of friction of one motion, where given,
+    are numbers () or (m,) in their range."""
     for name, value, check in (("e", e, check_restitution), ("friction", friction, check_coefficients)):
         if value is not None:
             found = real(name, value)
@@ -78,8 +84,8 @@ def check_numbers_of_contacts(m: int, e: Any = None, friction: Any = None) -> No
 def parameter_path(parameter: Any, args: Any) -> tuple[str, ...]:
     """Returns which number an analysis varies: ("args", key, ...), or one of OF_CONTACTS by itself.
 
-    ``parameter``: a key of args, or a sequence of keys into nested args, also written "args.NAME"; or "e", "friction" or "static_friction", also
-    written "problem.restitution", "problem.friction" and "problem.static_friction".
+    ``parameter``: a key of args, or a sequence of keys into nested args, also written "args.NAME"; or "e", "friction"
+    or "static_friction", also written "problem.restitution", "problem.friction" and "problem.static_friction".
 
     Raises:
         ValueError: the name is that of a number of contacts and a key of args.
@@ -98,14 +104,16 @@ def parameter_path(parameter: Any, args: Any) -> tuple[str, ...]:
     if any(path[:1] == keys for path in named_leaves(args)):
         stated = STATED_AS[name]
         raise ValueError(
-            f"parameter {name!r} is both a key of args and the problem's {stated}: write 'args.{name}' for the number in args, or "
+            f"parameter {name!r} is both a key of args and the problem's {stated}: write 'args.{name}' for the number "
+            "in args, or "
             f"'problem.{stated}'"
         )
     return keys
 
 
 def parameter_name(path: tuple[str, ...]) -> str:
-    """Returns the name in results of a parameter with a path of `parameter_path`: its key in args, with "args." only before one of OF_CONTACTS."""
+    """Returns the name in results of a parameter with a path of `parameter_path`: its key in args, with "args." only
+    before one of OF_CONTACTS."""
     root, *keys = path
     return ".".join(path if root != "args" or keys[:1] in [[name] for name in OF_CONTACTS] else keys)
 
@@ -135,7 +143,8 @@ def of_one_lane(e: Any) -> Any:
 
 
 def number_of(name: str, value: Any, args: Any, args_axes: Any) -> np.ndarray:
-    """Evaluates a time given as a number, as numbers (B,) by lane, or as a function of the args of one lane; returns () or (B,), finite.
+    """Evaluates a time given as a number, as numbers (B,) by lane, or as a function of the args of one lane;
+    returns () or (B,), finite.
 
     ``name``: name of the argument in messages.
     """
@@ -149,7 +158,8 @@ def number_of(name: str, value: Any, args: Any, args_axes: Any) -> np.ndarray:
 
 
 def _lane_by_lane(name: str, function: Callable[..., Any], args: Any, args_axes: Any) -> Any:
-    """Evaluates a ``function`` of one lane's args for all lanes: by vmap, or one by one if it cannot be traced; ``name``: its name in messages."""
+    """Evaluates a ``function`` of one lane's args for all lanes: by vmap, or one by one if it cannot be traced;
+    ``name``: its name in messages."""
     axes, (leaves, structure) = leaf_axes(args, args_axes), jax.tree.flatten(args)
     carried = [np.asarray(x) for axis, x in zip(axes, leaves, strict=True) if axis == 0]
     lengths = {len(x) for x in carried}
@@ -187,7 +197,8 @@ def positive_time(name: str, value: Any, args: Any, args_axes: Any) -> np.ndarra
 
 
 def check_solution(problem: Problem, solution: Solution, args: Any) -> None:
-    """Raises if a solution cannot belong to this problem (dimension, number of constraints) with ``args`` of one lane."""
+    """Raises if a solution cannot belong to this problem (dimension, number of constraints)
+    with ``args`` of one lane."""
     check_problem(problem)
     check_result("solution", solution, Solution, "solve or ensemble")
     if solution.pairs is not None:
@@ -204,20 +215,24 @@ def check_solution(problem: Problem, solution: Solution, args: Any) -> None:
     except (TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
         raise ValueError(
             f"solution has q of {q.shape[0]} components, on which the problem's functions fail with these args: "
-            f"{type(error).__name__}: {str(error).splitlines()[0]}; give the problem and the args that the solution was computed with"
+            f"{type(error).__name__}: {str(error).splitlines()[0]}; give the problem and the args that the solution "
+            "was computed with"
         ) from error
     gaps, force = (x.shape for x in found)
     if gaps != (m,) or force != q.shape:
         raise ValueError(
-            f"solution is of another problem: it has {q.shape[0]} coordinates and {m} constraints, the problem a force of shape "
+            f"solution is of another problem: it has {q.shape[0]} coordinates and {m} constraints, the problem a force "
+            "of shape "
             f"{force} and gaps of shape {gaps}"
         )
 
 
 def check_gaps(solution: Solution, gap: np.ndarray) -> None:
-    """Raises if gaps (k, m), computed with a problem and args at the rows of a solution, show that the solution belongs to another problem or args.
+    """Raises if gaps (k, m), computed with a problem and args at the rows of a solution, show that the solution belongs
+    to another problem or args.
 
-    They show it if a gap is more negative than the solution's largest penetration allows, or if an impulse acts where the gap is wide.
+    They show it if a gap is more negative than the solution's largest penetration allows,
+    or if an impulse acts where the gap is wide.
     """
     if gap.size == 0 or not np.all(np.isfinite(gap)):
         return
@@ -227,7 +242,8 @@ def check_gaps(solution: Solution, gap: np.ndarray) -> None:
     deepest = float(-np.min(gap))
     if deepest > float(solution.penetration) + moved + noise:
         raise ValueError(
-            f"solution is of another problem or other args: a gap is {-deepest:.3g} in it, the motion itself reports a penetration "
+            f"solution is of another problem or other args: a gap is {-deepest:.3g} in it, the motion itself reports a "
+            "penetration "
             f"of {float(solution.penetration):.3g} at most; {reason}"
         )
     pushed = runs(np.asarray(solution.impulse)[None], solution.timing).active[0]
@@ -235,12 +251,14 @@ def check_gaps(solution: Solution, gap: np.ndarray) -> None:
         least = np.minimum(gap[1:], gap[:-1])[pushed]
         if np.median(least) > 2 * moved + noise:
             raise ValueError(
-                f"solution is of another problem or other args: it records impulses where gaps are {np.median(least):.3g}; {reason}"
+                "solution is of another problem or other args: it records impulses where gaps are "
+                f"{np.median(least):.3g}; {reason}"
             )
 
 
 class StudyLike(ABC):
-    """Interface of `jaximpact.study.Study` that the analyses use; they must not import that package, which imports them."""
+    """Interface of `jaximpact.study.Study` that the analyses use; they must not import that package,
+    which imports them."""
 
     @property
     @abstractmethod
@@ -277,9 +295,11 @@ STATED = (
 
 
 def takes_study(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorator: the analysis also takes a `Study` as its first argument, which supplies the problem, the solution or the starts, args and methods.
+    """Decorator: the analysis also takes a `Study` as its first argument, which supplies the problem, the solution or
+    the starts, args and methods.
 
-    For an analysis of one motion ``lane=`` selects it, as in `Study.lane`; the motion is recomputed with every step saved.
+    For an analysis of one motion ``lane=`` selects it, as in `Study.lane`;
+    the motion is recomputed with every step saved.
     """
     names = inspect.signature(function).parameters
     single = "solution" in names and "args" in names and "args_axes" not in names
@@ -308,7 +328,8 @@ def takes_study(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _call_eagerly(function: Callable[P, R], *given: P.args, **options: P.kwargs) -> R:
-    """Calls an analysis eagerly, also inside another function's jit, where jax would otherwise trace operations on concrete numbers.
+    """Calls an analysis eagerly, also inside another function's jit, where jax would otherwise trace
+    operations on concrete numbers.
 
     TypeError if some of the numbers are traced.
     """
@@ -319,13 +340,15 @@ def _call_eagerly(function: Callable[P, R], *given: P.args, **options: P.kwargs)
             return function(*given, **options)
     except (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError) as error:
         raise TypeError(
-            f"{function.__name__} needs known numbers: inside jax.jit, jax.vmap or jax.grad nothing that it is given may be traced, nor "
+            f"{function.__name__} needs known numbers: inside jax.jit, jax.vmap or jax.grad nothing that it is given "
+            "may be traced, nor "
             "what the problem's functions close over"
         ) from error
 
 
 def of_a_study(other: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorator: if the first argument of the analysis is a `Study`, ``other(study, **options)`` is called in its place."""
+    """Decorator: if the first argument of the analysis is a `Study`,
+    ``other(study, **options)`` is called in its place."""
 
     def wrapper(function: Callable[P, R]) -> Callable[P, R]:
         other.__qualname__ = function.__qualname__  # in what Python says of arguments that are missing

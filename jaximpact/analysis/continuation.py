@@ -1,7 +1,9 @@
-"""Branches of periodic orbits over one parameter, by pseudo-arclength continuation, with their bifurcations and grazings.
+"""Branches of periodic orbits over one parameter, by pseudo-arclength continuation,
+with their bifurcations and grazings.
 
-Unknowns are the state at the section and the parameter p, and the period of an autonomous system; each point solves P(x, p) = x
-(`ShootingEquations`) on the plane a small arc ahead, perpendicular to the branch, so that folds are passed. Events between two points are
+Unknowns are the state at the section and the parameter p, and the period of an autonomous system; each point solves
+P(x, p) = x (`ShootingEquations`) on the plane a small arc ahead, perpendicular to the branch, so that folds are passed.
+Events between two points are
 
     fold               dp/ds changes sign (a multiplier passes +1),
     branch point       another branch crosses: the Jacobian bordered by the tangent is singular,
@@ -11,15 +13,16 @@ Unknowns are the state at the section and the parameter p, and the period of an 
     end of sticking    impacts no longer accumulate in a lasting contact before that contact would be released; or, with friction, a contact
                        no longer sticks: its slip reverses instead, or does not reach zero.
 
-The first four, and a slip that begins to reverse, are located by root finding along the arc. At grazing the map has no derivative and the branch
-ends; the parameter there is extrapolated from points ever closer to it. Where lasting contact vanishes the branch ends too, as orbits beyond have
-other impacts; the parameter is that of the last point, since a contact shorter than a few steps is not resolved. Where slip reverses in place of
-sticking the map has a derivative, and the branch goes on; where slip only just reaches zero the branch ends, at a parameter extrapolated from the
+The first four, and a slip that begins to reverse, are located by root finding along the arc. At grazing the map has no
+derivative and the branch ends; the parameter there is extrapolated from points ever closer to it. Where lasting contact
+vanishes the branch ends too, as orbits beyond have other impacts; the parameter is that of the last point, since a
+contact shorter than a few steps is not resolved. Where slip reverses in place of sticking the map has a derivative, and
+the branch goes on; where slip only just reaches zero the branch ends, at a parameter extrapolated from the
 rate at which the slip vanishes.
 
 References: E. J. Doedel, Congr. Numer. 30 (1981) 265-284 (arclength); A. B. Nordmark, J. Sound Vib. 145 (1991) 279-297
 (grazing).
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -60,12 +63,14 @@ class BranchEvent(Result):
     Attributes:
         kind: "fold", "branch point", "period doubling", "Neimark-Sacker", "grazing" or "end of sticking".
         parameter: the parameter's value at the event.
-        q, v: state at the section (d,); where the branch ends, at a grazing or an end of sticking, that of the last point before.
-        multipliers: Floquet multipliers at the event, as in `PeriodicOrbit`; where the branch ends those of the last point before.
+        q, v: state at the section (d,); where the branch ends, at a grazing or an end of sticking,
+            that of the last point before.
+        multipliers: Floquet multipliers at the event, as in `PeriodicOrbit`;
+            where the branch ends those of the last point before.
         index: number of the last point of the branch before the event.
-        detail: for grazing, what vanishes: "impact speed" or "clearance"; for the end of sticking "lasting contact"; or, with friction, "reversal"
-            where a contact that sticks once in a period begins to reverse its slip instead, or the other way about, and "slip" where a slip no
-            longer reaches zero.
+        detail: for grazing, what vanishes: "impact speed" or "clearance"; for the end of sticking "lasting contact";
+            or, with friction, "reversal" where a contact that sticks once in a period begins to reverse its slip
+            instead, or the other way about, and "slip" where a slip no longer reaches zero.
     """
 
     kind: str
@@ -96,8 +101,8 @@ class Branch(Drawable):
         parameter: its values (n,).
         q, v: states at the section (n, d).
         period: (n,) [s].
-        multipliers: Floquet multipliers (n, 2d), complex, by decreasing modulus; (n, 2d - 1) through a surface; fewer with joints, as of
-            `PeriodicOrbit`.
+        multipliers: Floquet multipliers (n, 2d), complex, by decreasing modulus; (n, 2d - 1) through a surface; fewer
+            with joints, as of `PeriodicOrbit`.
         stable: whether all lie inside the unit circle (n,).
         impacts: impacts in one period (n,), without those that accumulate.
         accumulations: how often in one period infinitely many impacts accumulate and end in lasting contact (n,).
@@ -157,32 +162,37 @@ def continue_orbit(
     tol: float | None = None,
     **options: Unpack[MotionOptions],
 ) -> Branch:
-    """Follows a periodic orbit as one parameter changes, through folds, until it grazes or the parameter leaves its bounds.
+    """Follows a periodic orbit as one parameter changes, through folds,
+    until it grazes or the parameter leaves its bounds.
 
-    ``continue_orbit(study, lane=0, parameter=...)`` takes the start, the args and the methods from that lane of a `Study`, and the bounds from the
-    values of the parameter that the study varies, unless they are given.
+    ``continue_orbit(study, lane=0, parameter=...)`` takes the start, the args and the methods from that lane of a
+    `Study`, and the bounds from the values of the parameter that the study varies, unless they are given.
 
     Args:
         problem, e, scheme, projection, tol: as in `periodic_orbit`.
         q0, v0: guess of the orbit's state at t0 (d,), for the parameter's value in args (or e).
-        parameter: a key of args whose value is one number, or "e", the restitution, "friction" or "static_friction"; where these are keys of args too,
-            as in `bifurcation`.
-        bounds: interval of the parameter in which to stay; with "e" within [0, 1], with "friction" not below 0, nor above "static_friction".
-        period, t0: numbers or functions of args, as in `periodic_orbit`. During the continuation the section is moved away from impacts, but states
-            are reported at t0.
+        parameter: a key of args whose value is one number, or "e", the restitution, "friction" or "static_friction";
+            where these are keys of args too, as in `bifurcation`.
+        bounds: interval of the parameter in which to stay; with "e" within [0, 1], with "friction" not below 0,
+            nor above "static_friction".
+        period, t0: numbers or functions of args, as in `periodic_orbit`. During the continuation the section is moved
+            away from impacts, but states are reported at t0.
         steps, cycles: as in `periodic_orbit`.
-        surface: as in `periodic_orbit`, for an autonomous system, whose period is an unknown along the branch. It is not moved: keep it away from
-            impacts.
-        direction: 1 to start towards larger values of the parameter, -1 towards smaller ones; or of the state, if the parameter does not change along
-            the branch, as for orbits of a conservative system over a dissipation parameter.
-        step: length of the first arc, in units of the width of the bounds and the size of the first state; then it adapts.
+        surface: as in `periodic_orbit`, for an autonomous system, whose period is an unknown along the branch. It is
+            not moved: keep it away from impacts.
+        direction: 1 to start towards larger values of the parameter, -1 towards smaller ones; or of the state, if the
+            parameter does not change along the branch, as for orbits of a conservative system
+            over a dissipation parameter.
+        step: length of the first arc, in units of the width of the bounds and the size of the first state;
+            then it adapts.
         points: largest number of points.
 
     Returns:
         `Branch`, with the events in order.
 
     Raises:
-        ValueError, TypeError: as `periodic_orbit`, or if the parameter is not valid. RuntimeError: no orbit at the start.
+        ValueError, TypeError: as `periodic_orbit`, or if the parameter is not valid. RuntimeError:
+            no orbit at the start.
     """
     check_problem(problem)
     check_no_noise(problem, REPEATS)
@@ -194,7 +204,8 @@ def continue_orbit(
         )
     if not isinstance(parameter, str):
         raise TypeError(
-            f"parameter must be one name, got {parameter!r}: curves of bifurcations over two are followed by continue_curve"
+            f"parameter must be one name, got {parameter!r}: curves of bifurcations over two are followed by "
+            "continue_curve"
         )
     low, high = check_bounds(bounds)
     path = parameter_path(parameter, options["args"])
@@ -225,7 +236,8 @@ def check_bounds(bounds: Any) -> tuple[float, float]:
 
 
 def value_of(path: tuple[str, ...], problem: Problem, options: MotionOptions) -> float:
-    """Value at the start of the branch of the parameter with a path of `parameter_path`: from args or, of contacts, from the options or the problem."""
+    """Value at the start of the branch of the parameter with a path of `parameter_path`: from args or, of contacts,
+    from the options or the problem."""
     args, (root, *keys) = options["args"], path
     name = parameter_name(path)
     if root in OF_CONTACTS:
@@ -241,24 +253,27 @@ def value_of(path: tuple[str, ...], problem: Problem, options: MotionOptions) ->
 
 # test functions of a point: a sign change between two points is an event
 def _folds(point: BranchPoint) -> float:
-    """Test function of a fold: dp/ds, s the arclength; 0 where the parameter is constant along the branch, as in families of a conservative
-    system."""
+    """Test function of a fold: dp/ds, s the arclength; 0 where the parameter is constant along the branch, as in
+    families of a conservative system."""
     slope = float(point.tangent[-1])
     return slope if abs(slope) > UPRIGHT else 0.0
 
 
 def _crosses(point: BranchPoint) -> float:
-    """Test function of a branch point: the determinant of the Jacobian bordered by the tangent, which no fold makes zero."""
+    """Test function of a branch point: the determinant of the Jacobian bordered by the tangent,
+    which no fold makes zero."""
     return float(np.linalg.det(np.vstack([point.jacobian, point.tangent])))
 
 
 def _doubles(point: BranchPoint) -> float:
-    """Test function of a period doubling: the determinant of (monodromy matrix + 1), which is zero if a multiplier is -1."""
+    """Test function of a period doubling: the determinant of (monodromy matrix + 1),
+    which is zero if a multiplier is -1."""
     return float(np.linalg.det(point.monodromy + np.eye(len(point.monodromy))))
 
 
 def _rotates(point: BranchPoint) -> float:
-    """Test function of a Neimark-Sacker bifurcation: the product of mu_i mu_j - 1 over pairs i < j of multipliers; 0 in conservative systems."""
+    """Test function of a Neimark-Sacker bifurcation: the product of mu_i mu_j - 1 over pairs i < j of multipliers;
+    0 in conservative systems."""
     multipliers = eigenvalues(point.monodromy[None])[0]
     i, j = np.triu_indices(len(multipliers), 1)
     products = multipliers[i] * multipliers[j] - 1
@@ -270,12 +285,14 @@ TESTS = {"fold": _folds, "branch point": _crosses, "period doubling": _doubles, 
 
 
 def _room(k: int, point: BranchPoint) -> float:
-    """Test function of an end of sticking by a reversal of slip: the k-th smallest `OrbitSlips.room`, k from 0, which changes its sign there."""
+    """Test function of an end of sticking by a reversal of slip: the k-th smallest `OrbitSlips.room`, k from 0, which
+    changes its sign there."""
     return float(point.slips.room[k]) if k < len(point.slips.room) else np.nan
 
 
 def _follow(family: OrbitFamily, value: float, direction: int, step: float, most: int) -> Branch:
-    """Computes points and events of the branch from the first orbit of ``family`` on; ``value``: the parameter there; ``most``: limit of points."""
+    """Computes points and events of the branch from the first orbit of ``family`` on; ``value``: the parameter there;
+    ``most``: limit of points."""
     guess = family.unknowns(family.start, value)
     up = np.zeros(len(guess), family.dtype)
     up[-1] = 1
@@ -354,7 +371,8 @@ def _events_between(family: OrbitFamily, here: BranchPoint, there: BranchPoint, 
 def _locate(
     family: OrbitFamily, test: Callable[[BranchPoint], float], here: BranchPoint, there: BranchPoint
 ) -> tuple[float, BranchPoint]:
-    """Locates the zero of a test function on the arc between two points; returns the arclength from ``here``, and the point there."""
+    """Locates the zero of a test function on the arc between two points; returns the arclength from ``here``,
+    and the point there."""
     length = float(here.tangent @ (there.z - here.z))
     known = {0.0: here, length: there}
 
@@ -379,7 +397,8 @@ class _OrbitLost(Exception):
 
 
 def _complex_pair(point: BranchPoint) -> bool:
-    """Whether the multipliers nearest the unit circle are a complex pair; two real ones with product 1 are no Neimark-Sacker bifurcation."""
+    """Whether the multipliers nearest the unit circle are a complex pair; two real ones with product 1 are no
+    Neimark-Sacker bifurcation."""
     multipliers = eigenvalues(point.monodromy[None])[0]
     nearest = multipliers[np.argmin(np.abs(np.abs(multipliers) - 1))]
     return bool(abs(nearest.imag) > 1e-6)
@@ -395,7 +414,8 @@ def _event(
 
 
 def _end_of_sticking(family: OrbitFamily, branch: list[BranchPoint], behind: BranchPoint) -> BranchEvent | None:
-    """Returns the end of sticking at the branch's last point if the orbit ``behind``, found beyond that point, has fewer accumulations; else None."""
+    """Returns the end of sticking at the branch's last point if the orbit ``behind``, found beyond that point, has
+    fewer accumulations; else None."""
     last = branch[-1]
     if behind.contacts.accumulations >= last.contacts.accumulations:
         return None
@@ -403,7 +423,8 @@ def _end_of_sticking(family: OrbitFamily, branch: list[BranchPoint], behind: Bra
 
 
 def _grazing_ahead(family: OrbitFamily, branch: list[BranchPoint]) -> BranchEvent | None:
-    """Returns the grazing just beyond the branch's last point, where an impact speed or a clearance extrapolates to zero; None if neither does."""
+    """Returns the grazing just beyond the branch's last point, where an impact speed or a clearance extrapolates to
+    zero; None if neither does."""
     if len(branch) < 2:
         return None
     before, last = branch[-2:]
@@ -425,7 +446,8 @@ def _grazing_ahead(family: OrbitFamily, branch: list[BranchPoint]) -> BranchEven
 
 
 def _end_of_slip_ahead(family: OrbitFamily, branch: list[BranchPoint]) -> BranchEvent | None:
-    """Returns the end of sticking just beyond the branch's last point, where `OrbitSlips.square` extrapolates to zero; None if it does not."""
+    """Returns the end of sticking just beyond the branch's last point, where `OrbitSlips.square` extrapolates to zero;
+    None if it does not."""
     if len(branch) < 2:
         return None
     before, last = branch[-2:]

@@ -48,19 +48,21 @@ FINE = (2, 4)  # multiples of the most steps in the two runs that locate a refer
 
 @dataclass(frozen=True, repr=False)
 class Convergence(Drawable):
-    """Result of `convergence`: errors for k step counts or tolerances; with ``phases`` > 1 the worst error of each band of counts.
+    """Result of `convergence`: errors for k step counts or tolerances;
+    with ``phases`` > 1 the worst error of each band of counts.
 
     Attributes:
         steps: numbers of steps (k,); over tolerances, of the substeps that were tried.
         h: step sizes (k,) [s], their mean over tolerances.
         position: sup-norm error of the positions over the nodes (k,).
-        velocity: L1 error of the velocities over time, summed over components (k,). Taken from the chords between positions, so that
-            its order is one at best, even if the velocities at the rows (`Solution.v`) are more accurate; over tolerances of the velocities at the rows.
+        velocity: L1 error of the velocities over time, summed over components (k,). Taken from the chords between
+            positions, so that its order is one at best, even if the velocities at the rows (`Solution.v`) are more
+            accurate; over tolerances of the velocities at the rows.
         impulse: largest error of a constraint's total impulse (k,); NaN where no reference is known.
         penetration, residual: worst penetration and KKT residual of each run (k,).
         reference: the motion that errors are measured against, in words.
-        floor: estimated error of the reference by name ("position", "velocity", "impulse"), or the round-off of the runs if larger. Errors
-            below twice that are not significant, and no order is taken from them.
+        floor: estimated error of the reference by name ("position", "velocity", "impulse"), or the round-off of the
+            runs if larger. Errors below twice that are not significant, and no order is taken from them.
         naming: names and units of the problem.
         graph: `graph_distance` between the velocities and those of the reference (k,) [s]; None unless asked for.
         rtols: tolerances (k,), the largest first, in a sweep over tolerances; else None.
@@ -103,12 +105,13 @@ class Convergence(Drawable):
         return [*found, ("orders", ", ".join(f"{name} {order:.2f}" for name, order in self.orders().items()))]
 
     def known(self, name: str) -> np.ndarray:
-        """Mask (k,) of the errors ``name``, one of `measures`, that are significant: more than twice the error of the reference itself."""
+        """Mask (k,) of the errors ``name``, one of `measures`, that are significant:
+        more than twice the error of the reference itself."""
         return getattr(self, name) > TELL * self.floor[name]
 
     def orders(self) -> dict[str, float]:
-        """Observed orders: least-squares slopes of log error over log h, or over log rtol, where 1 is an error in proportion to the tolerance; NaN where
-        fewer than two errors are known and positive."""
+        """Observed orders: least-squares slopes of log error over log h, or over log rtol, where 1 is an error in
+        proportion to the tolerance; NaN where fewer than two errors are known and positive."""
         over = self.h if self.rtols is None else self.rtols
         return {name: slope(over, np.where(self.known(name), getattr(self, name), np.nan)) for name in self.measures}
 
@@ -116,7 +119,8 @@ class Convergence(Drawable):
         """The errors as text, one line for each step count or tolerance, with the observed orders below.
 
         Args:
-            latex: whether to return a ``tabular`` of LaTeX, which needs no package; comments below it say what the errors are measured against.
+            latex: whether to return a ``tabular`` of LaTeX, which needs no package; comments below it say what the
+                errors are measured against.
         """
         if latex:
             return self._latex()
@@ -235,20 +239,22 @@ def convergence(
 
     Args:
         problem, q0, v0, t0, t1, scheme, projection, args, e: as in `solve`.
-        steps: numbers of steps, increasing; h = (t1 - t0)/steps. Default `prime_steps()`. With a scheme that chooses its own, `EventDriven`, one number:
-            of the rows at which errors are taken, 13 by default.
-        rtols: with `EventDriven` (the default scheme then), tolerances in place of steps, default 1e-3, 1e-4, ... 1e-12, as far as the precision goes; atol
-            keeps the ratio to rtol that the scheme's own have.
-        phases: with phases > 1 every step count is replaced by a band of that many consecutive primes, whose worst error is reported. An error
-            depends on where within its step each impact falls, so that orders then scatter much less.
-        exact: ``exact(t) -> (q, v)`` for t of shape (k,), each (k, d): a closed form or any trusted reference. Without it the reference is a run of
-            `EventDriven` with four times as many rows as the most steps. If `EventDriven` cannot serve, because of simultaneous impacts or
-            because the scheme converges to another motion, the reference is the scheme's run with the most steps, which is then left out of
-            the errors. The error of the reference is estimated, and errors below twice that estimate are marked. Over tolerances the reference is
+        steps: numbers of steps, increasing; h = (t1 - t0)/steps. Default `prime_steps()`. With a scheme that chooses
+            its own, `EventDriven`, one number: of the rows at which errors are taken, 13 by default.
+        rtols: with `EventDriven` (the default scheme then), tolerances in place of steps, default 1e-3, 1e-4, ...
+            1e-12, as far as the precision goes; atol keeps the ratio to rtol that the scheme's own have.
+        phases: with phases > 1 every step count is replaced by a band of that many consecutive primes, whose worst
+            error is reported. An error depends on where within its step each impact falls,
+            so that orders then scatter much less.
+        exact: ``exact(t) -> (q, v)`` for t of shape (k,), each (k, d): a closed form or any trusted reference. Without
+            it the reference is a run of `EventDriven` with four times as many rows as the most steps. If `EventDriven`
+            cannot serve, because of simultaneous impacts or because the scheme converges to another motion, the
+            reference is the scheme's run with the most steps, which is then left out of the errors. The error of the
+            reference is estimated, and errors below twice that estimate are marked. Over tolerances the reference is
             the scheme with a hundredth of the smallest rtol.
         impulse: exact total impulse of each constraint over [t0, t1], (m,).
-        graph: whether to compute also the `graph_distance` between the velocities and those of the reference, which takes longer than the motions.
-            Its ``scale`` is the range of the reference's velocity divided by t1 - t0.
+        graph: whether to compute also the `graph_distance` between the velocities and those of the reference, which
+            takes longer than the motions. Its ``scale`` is the range of the reference's velocity divided by t1 - t0.
 
     Returns:
         A `Convergence`, whose ``table()`` and ``plot(path)`` show it.
@@ -297,7 +303,8 @@ def _errors_by_steps(
     span: tuple[float, float],
     graph: bool,
 ) -> Convergence:
-    """Errors over bands of step counts in the time ``span`` from t0 to t1; other arguments as in `convergence`, or as `sweep` yields."""
+    """Errors over bands of step counts in the time ``span`` from t0 to t1; other arguments as in `convergence`,
+    or as `sweep` yields."""
     (t0, t1), most = span, bands[-1][-1]
     runs: Iterator[Solution] = run([n for band in bands for n in band], scheme=scheme)
     reference, floor = EXACT, dict.fromkeys(MEASURES, 0.0)
@@ -360,17 +367,20 @@ class Reference:
         self._runs = ((self.motion, t), (other, np.asarray(coarse.t, np.float64)))
 
     def graph_floor(self) -> float:
-        """Estimated error of the reference as a `graph_distance` of velocities [s]: the distance between its two runs."""
+        """Estimated error of the reference as a `graph_distance` of velocities [s]:
+        the distance between its two runs."""
         one, two = (sampled_rows(*run) for run in self._runs)
         return distance_between_curves(*(scaled_curve(*rows, acceleration_scale(*one)) for rows in (one, two)))
 
 
 def _locate_impacts(run: Callable, most: int, runs: Sequence[Solution], own: Reference) -> Reference:
-    """Returns the reference by `EventDriven`, which locates impacts, with more rows than any run; or ``own`` if that motion cannot serve.
+    """Returns the reference by `EventDriven`, which locates impacts, with more rows than any run;
+    or ``own`` if that motion cannot serve.
 
-    It cannot serve if it fails, if impacts are simultaneous, or if its estimated error is larger than that of ``own``. Nor can it if the scheme
-    converges to another motion, as at obtuse corners: then the scheme's ``runs`` approach each other, but not the motion of `EventDriven`.
-    ``run(counts, scheme=...)``: computes the motion with given step counts; ``most``: the largest step count.
+    It cannot serve if it fails, if impacts are simultaneous, or if its estimated error is larger than that of ``own``.
+    Nor can it if the scheme converges to another motion, as at obtuse corners: then the scheme's ``runs`` approach each
+    other, but not the motion of `EventDriven`. ``run(counts, scheme=...)``: computes the motion with given step counts;
+    ``most``: the largest step count.
     """
     counts = [next_primes(factor * most, 1)[0] for factor in FINE]
     try:
@@ -416,7 +426,8 @@ def _roundoff_errors(solution: Solution, n: int, scale: np.ndarray | None) -> di
 
 
 def _run_with_rows(program: Program, motion: Motion) -> Solution:
-    """Runs one motion through XLA with a program that has rows for as many steps as the longest run, so that all runs share one compilation."""
+    """Runs one motion through XLA with a program that has rows for as many steps as the longest run, so that all runs
+    share one compilation."""
     found, n, rows = one_lane(program, motion, task=trajectory), int(motion.steps), {}
     for name in ("t", "q", "v", "z", "impulse", "energy"):
         value = getattr(found, name)
@@ -428,9 +439,11 @@ def _run_with_rows(program: Program, motion: Motion) -> Solution:
 def _errors(
     solution: Solution, exact: Callable[..., Any], impulse: Any, scale: np.ndarray | None
 ) -> tuple[float, float, float, float]:
-    """Errors of a solution in position, velocity, impulse, and in the graph of velocities, as `Convergence` defines them.
+    """Errors of a solution in position, velocity, impulse, and in the graph of velocities,
+    as `Convergence` defines them.
 
-    ``exact`` and ``impulse``: as in `convergence`; ``scale``: that of `graph_distance`; if it is None the last error is NaN.
+    ``exact`` and ``impulse``: as in `convergence`; ``scale``: that of `graph_distance`;
+    if it is None the last error is NaN.
     """
     t, q = np.asarray(solution.t, np.float64), np.asarray(solution.q, np.float64)
     position = float(np.max(np.abs(q - exact_motion(exact, t, q.shape)[0])))

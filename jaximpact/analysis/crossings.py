@@ -1,4 +1,5 @@
-"""Poincaré sections on a surface s(t, q, v, args) = 0: passages of computed motions, and motions run until they have passed often enough."""
+"""Poincaré sections on a surface s(t, q, v, args) = 0: passages of computed motions,
+and motions run until they have passed often enough."""
 
 from __future__ import annotations
 
@@ -81,13 +82,15 @@ def crossings(
 ) -> Crossings:
     """Finds the passages of motions through a surface, between the rows of a solution that holds every step.
 
-    A passage is a change of sign of s along the motion, located on the path between two rows: a cubic, broken where the step has an
-    impact. Its error is of second order in h with `EventCorrected`, and of first order with the other schemes, as that of the motion. A jump of s
-    at an impact is no passage: a velocity that an impact reverses is not zero at any time. Two passages within one step are not seen.
+    A passage is a change of sign of s along the motion, located on the path between two rows: a cubic, broken where the
+    step has an impact. Its error is of second order in h with `EventCorrected`, and of first order with the other
+    schemes, as that of the motion. A jump of s at an impact is no passage: a velocity that an impact reverses is not
+    zero at any time. Two passages within one step are not seen.
 
     Args:
         solution: one motion or a batch, from `solve` with save="all" or `ensemble` with save=1.
-        surface: ``surface(t, q, v, args) -> ()``, continuous. Pass the same function object in every call: a new one is compiled again.
+        surface: ``surface(t, q, v, args) -> ()``, continuous. Pass the same function object in every call:
+            a new one is compiled again.
         direction: 1 for passages where s increases, -1 where it decreases, 0 for both.
         args, args_axes: as they were given to `ensemble` (or `solve`).
 
@@ -95,13 +98,15 @@ def crossings(
         `Crossings`; the start of a motion on the surface is no passage, nor is a motion that stays on the surface.
 
     Raises:
-        ValueError, TypeError: the solution does not hold every step, a motion is not finite, or the surface is not such a function.
+        ValueError, TypeError: the solution does not hold every step, a motion is not finite,
+            or the surface is not such a function.
     """
     check_result("solution", solution, Solution, "solve or ensemble")
     check_direction(direction)
     if solution.values is not None or solution.origin.every_step is False or np.shape(solution.t)[-1] < 2:
         raise ValueError(
-            "solution: passages need every step of a motion: solve with save='all' (ensemble: save=1), without a function"
+            "solution: passages need every step of a motion: solve with save='all' (ensemble: save=1), without a "
+            "function"
         )
     if np.ndim(solution.q) == 2:
         solution = jax.tree.map(lambda x: np.asarray(x)[None], solution)
@@ -224,30 +229,34 @@ def poincare_section(
 ) -> Section:
     """States of motions at their passages through a surface: the Poincaré map of autonomous or forced systems.
 
-    Motions run until each has passed ``skip + cycles`` times, in runs of 32 periods of which every step is kept; see `crossings` for what
-    a passage is. For sections at the times t = (phase + k) period use `stroboscopic`, which keeps only the rows at these times.
+    Motions run until each has passed ``skip + cycles`` times, in runs of 32 periods of which every step is kept; see
+    `crossings` for what a passage is. For sections at the times t = (phase + k) period use `stroboscopic`, which keeps
+    only the rows at these times.
 
     Args:
         problem, q0, v0, args, args_axes, e, projection: as in `ensemble`; without any lane axis there is one lane.
-        surface: ``surface(t, q, v, args) -> ()``, zero on the section. Pass the same function object in every call: a new one is compiled again.
+        surface: ``surface(t, q, v, args) -> ()``, zero on the section. Pass the same function object in every call: a
+            new one is compiled again.
         direction: 1 for passages where it increases, -1 where it decreases, 0 for both.
-        period: an estimate of the time between two passages [s], a number, (B,), or a function of args: h = period/steps if steps are given, and
-            motions run for at most 4 (skip + cycles) periods.
+        period: an estimate of the time between two passages [s], a number, (B,), or a function of args: h =
+            period/steps if steps are given, and motions run for at most 4 (skip + cycles) periods.
         steps: number of steps in a period, for a scheme with fixed steps.
         cycles: number of passages kept, at least one.
         skip: number of passages left out before these, the transient.
         phase: part of the period, in [0, 1), at which the motion starts.
-        scheme: by default `EventDriven(1e-10, 1e-10)`, or `EventCorrected()` if ``steps`` are given; `MoreauJean()` is possible too. The next step of
-            these schemes depends on the state (q, v) only. With `EventDriven` passages are as accurate as the motion, and ``steps``, by default 100,
-            is the number of rows in a period: two passages between neighbouring rows are not seen.
+        scheme: by default `EventDriven(1e-10, 1e-10)`, or `EventCorrected()` if ``steps`` are given; `MoreauJean()` is
+            possible too. The next step of these schemes depends on the state (q, v) only. With `EventDriven` passages
+            are as accurate as the motion, and ``steps``, by default 100, is the number of rows in a period: two
+            passages between neighbouring rows are not seen.
         progress: show a progress bar, as in `ensemble`.
 
     Returns:
-        A `Section` with n = cycles. Failed lanes are flagged in its ``status``; lanes that pass less often, for instance because they come to rest,
-        have NaN in their last rows.
+        A `Section` with n = cycles. Failed lanes are flagged in its ``status``; lanes that pass less often, for
+        instance because they come to rest, have NaN in their last rows.
 
     Raises:
-        ValueError, TypeError: as `stroboscopic`; the surface is not valid, or the scheme carries an impact over into the next step.
+        ValueError, TypeError: as `stroboscopic`; the surface is not valid,
+            or the scheme carries an impact over into the next step.
     """
     check_direction(direction)
     options, steps = choose_scheme(problem, options, steps, SECTION, ROWS)
@@ -335,7 +344,8 @@ def _passages(
 def _locate_accurately(
     motions: ForcedMotions, window: Solution, found: Crossings, surface: Surface, args: Any
 ) -> Crossings:
-    """Locates the passages ``found`` between rows of ``window`` more accurately: runs each motion again, from the row before, until the surface."""
+    """Locates the passages ``found`` between rows of ``window`` more accurately: runs each motion again, from the row
+    before, until the surface."""
     t, q, v = (np.array(x) for x in (found.t, found.q, found.v))
     times, positions, velocities = (np.asarray(x) for x in (window.t, window.q, window.v))
     rows = times, positions, velocities
@@ -364,7 +374,8 @@ def section(surface: Surface | None, direction: int, problem: Problem, q0: Any, 
     if surface is None:
         if direction != 0:
             raise ValueError(
-                f"direction={direction!r} is one of passages through a surface: give surface=..., or leave direction out"
+                f"direction={direction!r} is one of passages through a surface: give surface=..., or leave direction "
+                "out"
             )
         return stroboscopic(problem, q0, v0, **options)
     return poincare_section(problem, q0, v0, surface=surface, direction=direction, **options)

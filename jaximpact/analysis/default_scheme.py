@@ -26,8 +26,8 @@ def choose_scheme(
 ) -> tuple[Options, int]:
     """Returns the options of an analysis with the scheme filled in, and the number of steps in a period.
 
-    Without ``steps`` the scheme is by default `EventDriven` with the given ``tolerance``, and the returned number is ``rows``; with ``steps`` it is
-    by default `EventCorrected`.
+    Without ``steps`` the scheme is by default `EventDriven` with the given ``tolerance``, and the returned number is
+    ``rows``; with ``steps`` it is by default `EventCorrected`.
 
     Raises:
         ValueError, TypeError: the scheme is not valid, or has fixed steps and no number of steps is given.
@@ -38,7 +38,8 @@ def choose_scheme(
         scheme = EventDriven(tolerance, tolerance, order=5 if tolerance >= PICTURE else 8)
         if problem.listed:
             raise ValueError(
-                "steps: bodies in lists have no scheme that chooses its own steps: give steps, their number in a period, and a scheme"
+                "steps: bodies in lists have no scheme that chooses its own steps: give steps, their number in a "
+                "period, and a scheme"
             )
     scheme = choose_methods(EventCorrected() if scheme is None else scheme, None, problem)[0]
     if steps is None and scheme.traits.order is not None:

@@ -1,4 +1,5 @@
-"""Quantities that a bifurcation diagram can show in place of states: impact velocities, amplitudes, or any function of a motion."""
+"""Quantities that a bifurcation diagram can show in place of states: impact velocities, amplitudes,
+or any function of a motion."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ def check_of(of: Any, surface: Any) -> None:
 
 
 class DiagramPoints:
-    """Collects the points of a bifurcation diagram: values of the quantity ``of`` of `bifurcation` for each lane, over several batches of motions.
+    """Collects the points of a bifurcation diagram: values of the quantity ``of`` of `bifurcation` for each lane, over
+    several batches of motions.
 
     Attributes:
         name: name of the quantity, for tables and axes.
@@ -51,7 +53,8 @@ class DiagramPoints:
         self._found: list[np.ndarray] = []  # (n, k) for each lane
 
     def add_points(self, motions: ForcedMotions) -> tuple[Section, np.ndarray, np.ndarray]:
-        """Runs motions and adds their points; returns the section of the motions, and their final states q, v (B, d), NaN for failed lanes."""
+        """Runs motions and adds their points; returns the section of the motions, and their final states q, v (B, d),
+        NaN for failed lanes."""
         check_restarts(motions.scheme)
         sections = []
         for begun, window, sound, section in windows(motions, *self._counts, self._progress):
@@ -83,7 +86,8 @@ class DiagramPoints:
         return found if found.ndim == 2 else found.reshape(-1, 1)
 
     def in_order(self, order: Iterable[int], starts: int) -> None:
-        """Reorders the lanes by the index of the parameter's value; ``order[k]``: index of the k-th value that was run, with ``starts`` lanes."""
+        """Reorders the lanes by the index of the parameter's value; ``order[k]``: index of the k-th value that was run,
+        with ``starts`` lanes."""
         parts = {i: self._found[k * starts : (k + 1) * starts] for k, i in enumerate(order)}
         self._found = [one for i in sorted(parts) for one in parts[i]]
 

@@ -1,4 +1,5 @@
-"""Batches of motions of one forced system, each lane with its own forcing period; they are run over whole periods and restarted from the ends."""
+"""Batches of motions of one forced system, each lane with its own forcing period; they are run over whole periods and
+restarted from the ends."""
 
 from __future__ import annotations
 
@@ -38,8 +39,8 @@ LIFT = 4e3  # rounding units of gap at which a motion is started again: above wh
 class ForcedMotions:
     """Motions of one forced system, with checked arguments.
 
-    ``lanes``: starts q0, v0 (B, d), restitution, friction and args; ``period``: forcing periods (B,) [s]; ``begins``: start time of all motions
-    divided by their period, a phase plus a whole number.
+    ``lanes``: starts q0, v0 (B, d), restitution, friction and args; ``period``: forcing periods (B,) [s]; ``begins``:
+    start time of all motions divided by their period, a phase plus a whole number.
     """
 
     problem: Problem
@@ -91,7 +92,8 @@ class ForcedMotions:
         return e[:, None] if own is not None and e.ndim == 1 else np.atleast_2d(e)
 
     def friction(self, name: str = "friction") -> np.ndarray | None:
-        """Coefficients of friction by lane (B, 1), or by lane and contact (B, m) or (1, m); None if the problem's own are used.
+        """Coefficients of friction by lane (B, 1), or by lane and contact (B, m) or (1, m);
+        None if the problem's own are used.
 
         ``name``: "friction" or "static_friction".
         """
@@ -103,9 +105,11 @@ class ForcedMotions:
         return replace(self, lanes=self.lanes.some(which), period=self.period[which])
 
     def parts(self, size: int) -> Iterator[tuple[ForcedMotions, int]]:
-        """Splits the lanes into groups that fit into memory at ``size`` bytes for a lane; yields each group with its number of real lanes.
+        """Splits the lanes into groups that fit into memory at ``size`` bytes for a lane;
+        yields each group with its number of real lanes.
 
-        All groups have the same number of lanes, so that they share one compilation: the last group is padded with copies of the last lane.
+        All groups have the same number of lanes, so that they share one compilation:
+        the last group is padded with copies of the last lane.
         """
         groups = -(-len(self) * size // CHUNK_BYTES)
         count = -(-len(self) // groups)
@@ -114,19 +118,22 @@ class ForcedMotions:
             yield self.some(np.minimum(np.arange(first, first + count), len(self) - 1)), live
 
     def run(self, periods: int, steps: int, save: Any, progress: bool | None) -> Solution:
-        """Runs all lanes over a number of ``periods``, with ``steps`` steps in each; ``save`` and ``progress`` as in `ensemble`."""
+        """Runs all lanes over a number of ``periods``, with ``steps`` steps in each;
+        ``save`` and ``progress`` as in `ensemble`."""
         dtype = self.lanes.motion.q0.dtype
         times = (self.begins * self.period, (self.begins + periods) * self.period, self.period / steps)
         t0, t1, h = (x.astype(dtype) for x in times)
         return jax.device_get(ensemble(self.call(t0=t0, t1=t1, h=h, save=save, progress=progress)))
 
     def after(self, solution: Solution) -> ForcedMotions:
-        """Returns the motions with the final states of ``solution`` as starts; failed lanes keep their previous start."""
+        """Returns the motions with the final states of ``solution`` as starts;
+        failed lanes keep their previous start."""
         q, v = (np.asarray(x[:, -1]) for x in (solution.q, solution.v))
         return self.restart(np.where(np.asarray(solution.failed)[:, None], np.nan, q), v)
 
     def restart(self, q: np.ndarray, v: np.ndarray) -> ForcedMotions:
-        """Returns the motions with states q, v (B, d) as starts, made admissible; lanes with a state that is not finite keep their previous start."""
+        """Returns the motions with states q, v (B, d) as starts, made admissible; lanes with a state that is not finite
+        keep their previous start."""
         motion = self.lanes.motion
         lost = ~np.all(np.isfinite(q) & np.isfinite(v), axis=1)
         q, v = (np.where(lost[:, None], old, new) for old, new in ((motion.q0, q), (motion.v0, v)))
@@ -140,10 +147,11 @@ class ForcedMotions:
 
 @partial(jax.jit, static_argnames=("axes",))
 def admit(problem: Problem, t: Array, motion: Motion, axes: tuple) -> tuple[Array, Array]:
-    """Returns admissible positions and velocities (B, d): starts on the joints, which may depend on what is varied, and whose contacts, if violated
-    or closed and approaching, are opened by a shift along M^-1 grad f.
+    """Returns admissible positions and velocities (B, d): starts on the joints, which may depend on what is varied, and
+    whose contacts, if violated or closed and approaching, are opened by a shift along M^-1 grad f.
 
-    The gap becomes slightly positive, not zero: a motion that starts on a wall and moves into it would lose its normal velocity.
+    The gap becomes slightly positive, not zero: a motion that starts on a wall and moves into it
+    would lose its normal velocity.
     """
 
     def one(t: Array, motion: Motion) -> tuple[Array, Array]:
@@ -207,16 +215,18 @@ def check_restarts(scheme: Scheme) -> None:
     """Raises for a scheme whose next step needs more than a state (q, v)."""
     if Timing.of(scheme).rebounds:
         raise ValueError(
-            f"scheme={type(scheme).__name__}: an impact in its last step rebounds in the next one, so that motions cannot "
+            f"scheme={type(scheme).__name__}: an impact in its last step rebounds in the next one, so that motions "
+            "cannot "
             "be started again from a state; use EventDriven(), EventCorrected() or MoreauJean()"
         )
 
 
 def of_contacts(name: str, call: Call, sizes: dict[str, int]) -> Any:
-    """Returns restitution or friction of a section as a number or with shape (1, m), (B, 1) or (B, m); None if it is None.
+    """Returns restitution or friction of a section as a number or with shape (1, m), (B, 1) or (B, m);
+    None if it is None.
 
-    Its shape is interpreted as in `solve` if no other argument has lanes, else as in `ensemble`. ``name``: "e", "friction" or "static_friction";
-    ``sizes``: numbers of lanes of the other arguments by name.
+    Its shape is interpreted as in `solve` if no other argument has lanes, else as in `ensemble`. ``name``: "e",
+    "friction" or "static_friction"; ``sizes``: numbers of lanes of the other arguments by name.
     """
     if getattr(call, name) is None:
         return None

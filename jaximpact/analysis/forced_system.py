@@ -16,7 +16,8 @@ from .orbit_family import BOUNDS
 
 
 class LaneNumbers(NamedTuple):
-    """Arguments of B motions of a `ForcedSystem`, by `ensemble`: args and their lane axes, restitution and friction by name, and periods (B,)."""
+    """Arguments of B motions of a `ForcedSystem`, by `ensemble`: args and their lane axes, restitution and friction by
+    name, and periods (B,)."""
 
     args: Any
     args_axes: Any
@@ -33,9 +34,11 @@ class LaneNumbers(NamedTuple):
 
 @dataclass(frozen=True)
 class ForcedSystem:
-    """A forced system with two varied parameters, with ``paths`` of `parameter_path`, in the intervals [low, low + width], (2,) each.
+    """A forced system with two varied parameters, with ``paths`` of `parameter_path`, in the intervals [low,
+    low + width], (2,) each.
 
-    ``call``: problem, args, restitution and friction, methods and steps of a motion over ``cycles`` of the ``period``, as the user gave them.
+    ``call``: problem, args, restitution and friction, methods and steps of a motion over ``cycles`` of the ``period``,
+    as the user gave them.
     """
 
     call: Call

@@ -1,4 +1,5 @@
-"""Arguments and sections for analyses of a `Study`: its lanes are computed again or, without ``steps``, the rows that it saved are used."""
+"""Arguments and sections for analyses of a `Study`: its lanes are computed again or, without ``steps``,
+the rows that it saved are used."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ METHODS = (*OF_CONTACTS, "scheme", "projection")
 
 
 def computes_anew(options: dict[str, Any]) -> bool:
-    """Whether an analysis of a study computes its motions anew: if ``steps``, or a scheme that chooses its own, is among its options."""
+    """Whether an analysis of a study computes its motions anew: if ``steps``, or a scheme that chooses its own,
+    is among its options."""
     scheme = options.get("scheme")
     return "steps" in options or (isinstance(scheme, Scheme) and scheme.traits.order is None)
 
@@ -26,11 +28,13 @@ def computes_anew(options: dict[str, Any]) -> bool:
 def diagram_lanes(
     study: StudyLike, parameter: Any, sweep: str | None, surface: Any, direction: int, options: dict[str, Any]
 ) -> tuple[np.ndarray, int, Section]:
-    """Returns the data of a bifurcation diagram from a study: the P distinct values of the varied quantity ``parameter``, the number of lanes of each
-    value, and the section of all lanes, sorted by value. Other arguments as in `bifurcation`."""
+    """Returns the data of a bifurcation diagram from a study: the P distinct values of the varied quantity
+    ``parameter``, the number of lanes of each value, and the section of all lanes, sorted by value.
+    Other arguments as in `bifurcation`."""
     if sweep is not None:
         raise ValueError(
-            f"sweep={sweep!r}: the lanes of a study start from states of their own; to follow an attractor give problem, q0, v0 and values"
+            f"sweep={sweep!r}: the lanes of a study start from states of their own; to follow an attractor give "
+            "problem, q0, v0 and values"
         )
     if not isinstance(parameter, str):
         raise TypeError(f"parameter must be the name of a quantity that the study varies, got {parameter!r}")
@@ -40,7 +44,8 @@ def diagram_lanes(
     values, member, count = np.unique(column, return_inverse=True, return_counts=True)
     if np.ptp(count):
         raise ValueError(
-            f"parameter {parameter}: the study has between {count.min()} and {count.max()} lanes of one value; a diagram takes as many of "
+            f"parameter {parameter}: the study has between {count.min()} and {count.max()} lanes of one value; a "
+            "diagram takes as many of "
             "each, as those of Design.grid"
         )
     if computes_anew(options):
@@ -72,7 +77,8 @@ def saved_section(
     surface: Any = None,
     **rest: Any,
 ) -> Section:
-    """Returns the states of all lanes at ``cycles`` times, one in each forcing period, from the rows that a study saved.
+    """Returns the states of all lanes at ``cycles`` times, one in each forcing period,
+    from the rows that a study saved.
 
     The periods are the last ones or, if ``skip`` is given, those after the first ``skip``.
 
@@ -82,13 +88,15 @@ def saved_section(
     beyond = sorted(rest) + ([] if surface is None else ["surface"])
     if beyond:
         raise TypeError(
-            f"{beyond[0]}: without steps the states are those that the study saved, once a forcing period; give steps, or scheme=EventDriven(), to compute them anew"
+            f"{beyond[0]}: without steps the states are those that the study saved, once a forcing period; give steps, "
+            "or scheme=EventDriven(), to compute them anew"
         )
     check_counts(cycles=cycles, **({} if skip is None else {"skip": skip}))
     phase, known, motions = share_of_period(phase), study.arguments(), study.solution()
     if "until" in known:
         raise ValueError(
-            "the study ends its motions at a surface, and has no rows behind it: give steps, or scheme=EventDriven(), to compute anew"
+            "the study ends its motions at a surface, and has no rows behind it: give steps, or scheme=EventDriven(), "
+            "to compute anew"
         )
     lanes, dtype = len(motions.status), motions.q.dtype
     every = np.broadcast_to(positive_time("period", period, known["args"], known["args_axes"]), (lanes,))
@@ -108,7 +116,8 @@ def saved_section(
     missing = (apart > 2 * exact[:, None]) & ~lost[:, None]
     if np.any(missing):
         raise ValueError(
-            f"the study has no row at t = {t[missing][0]:g}, a forcing period after others: make it with h = period/steps and save=Save(every=steps), "
+            f"the study has no row at t = {t[missing][0]:g}, a forcing period after others: make it with h = "
+            "period/steps and save=Save(every=steps), "
             "or give steps, or scheme=EventDriven(), to compute the states anew"
         )
     q, v = (np.take_along_axis(np.asarray(x), place[..., None], axis=1) for x in (motions.q, motions.v))
@@ -135,7 +144,8 @@ def basin_arguments(study: StudyLike) -> dict[str, Any]:
 
 
 def _pair(study: StudyLike, roots: tuple[str, ...], what: str) -> tuple[tuple[Any, ...], tuple[np.ndarray, ...]]:
-    """Returns the keys and the values of the two quantities that a study varies over a grid; ValueError unless their names begin with ``roots``.
+    """Returns the keys and the values of the two quantities that a study varies over a grid; ValueError unless their
+    names begin with ``roots``.
 
     ``what``: description of allowed quantities, for the message.
     """
@@ -143,7 +153,8 @@ def _pair(study: StudyLike, roots: tuple[str, ...], what: str) -> tuple[tuple[An
     keys = design.keys
     if design.kind != "grid" or len(keys) != 2 or any(key.root not in roots for key in keys):
         raise ValueError(
-            f"study: this is of one over a grid of {what}; this one varies {', '.join(key.text for key in keys)} over {design.kind}: make "
+            f"study: this is of one over a grid of {what}; this one varies {', '.join(key.text for key in keys)} over "
+            f"{design.kind}: make "
             "another, or give problem and arguments themselves"
         )
     return keys, tuple(np.asarray(design.values[key.text]) for key in keys)
@@ -166,14 +177,16 @@ def motion_arguments(study: StudyLike, number: int) -> dict[str, Any]:
 
 
 def branch_arguments(study: StudyLike, parameter: str, lane: Any) -> dict[str, Any]:
-    """Arguments of `continue_orbit` from one lane of a study; if the study varies the parameter, its range gives the bounds."""
+    """Arguments of `continue_orbit` from one lane of a study; if the study varies the parameter,
+    its range gives the bounds."""
     if not isinstance(parameter, str):
         raise TypeError(
             f"parameter must be the name of one, 'args.NAME', 'e', 'friction' or 'static_friction', got {parameter!r}"
         )
     if lane is None:
         raise TypeError(
-            "a branch begins at one orbit: say which lane of the study it is near, lane=0 (its start, or q0=... and v0=..., is the guess)"
+            "a branch begins at one orbit: say which lane of the study it is near, lane=0 (its start, or q0=... and "
+            "v0=..., is the guess)"
         )
     found = motion_arguments(study, study.number(lane))
     del found["t1"]
@@ -184,6 +197,7 @@ def branch_arguments(study: StudyLike, parameter: str, lane: Any) -> dict[str, A
 
 
 def _first(study: StudyLike) -> dict[str, Any]:
-    """Arguments of `solve` for a study's first lane, without t0 and t1: sections have a phase and a number of periods instead."""
+    """Arguments of `solve` for a study's first lane, without t0 and t1:
+    sections have a phase and a number of periods instead."""
     found = motion_arguments(study, 0)
     return {name: x for name, x in found.items() if name not in ("t0", "t1")}

@@ -25,9 +25,11 @@ def free_motion(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> tu
 
 
 def gaps_at(call: Call, at: tuple[np.ndarray, ...], lane: np.ndarray, contact: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Returns the gap, its rate and its acceleration without contact forces, (n,) each, of one contact at each of n states.
+    """Returns the gap, its rate and its acceleration without contact forces, (n,) each,
+    of one contact at each of n states.
 
-    Entry i is for contact ``contact[i]`` at the state t[i], q[i], v[i] of ``at``, with the args of lane ``lane[i]`` of the ``call``.
+    Entry i is for contact ``contact[i]`` at the state t[i], q[i], v[i] of ``at``,
+    with the args of lane ``lane[i]`` of the ``call``.
     """
     n = len(lane)
     if n == 0:

@@ -1,7 +1,8 @@
-"""Distance between velocities with jumps, as curves in the (t, v)-plane: two impacts count by their distance in time, not by the size of the jump.
+"""Distance between velocities with jumps, as curves in the (t, v)-plane: two impacts count by their distance in time,
+not by the size of the jump.
 
-It is the Hausdorff distance of the completed graphs (jumps filled in by segments), in which solutions of hybrid systems converge:
-R. Goebel, R. G. Sanfelice, A. R. Teel, Hybrid Dynamical Systems, Princeton University Press 2012, chapter 5.
+It is the Hausdorff distance of the completed graphs (jumps filled in by segments), in which solutions of hybrid systems
+converge: R. Goebel, R. G. Sanfelice, A. R. Teel, Hybrid Dynamical Systems, Princeton University Press 2012, chapter 5.
 """
 
 from __future__ import annotations
@@ -26,23 +27,25 @@ STEEP = 2.0  # times faster than the scale: intervals in which a jump is looked 
 def graph_distance(one: Any, other: Any, *, scale: Any = None) -> float:
     """Hausdorff distance between two motions' velocities over time, in seconds.
 
-    Each motion is a curve in the (t, v)-plane, with vertical segments at its jumps. The distance is the largest one from a point of either curve to
-    the nearest point of the other one; a difference dv of velocities counts as the time dv/scale. So two motions whose only difference is that an
-    impact is dt later are at the distance dt, although their velocities differ by the whole jump between the two impacts.
+    Each motion is a curve in the (t, v)-plane, with vertical segments at its jumps. The distance is the largest one
+    from a point of either curve to the nearest point of the other one; a difference dv of velocities counts as the time
+    dv/scale. So two motions whose only difference is that an impact is dt later are at the distance dt, although their
+    velocities differ by the whole jump between the two impacts.
 
     Args:
-        one, other: a `Solution` of one motion that holds every step (an impact stands where it was located, or at the end of its step),
-            or times and velocities (t, v) of shapes (n,) and (n, d), affine between rows. Times must not decrease; two rows of one
-            time are a jump.
-        scale: acceleration by which differences of velocities are divided, a number or (d,) [unit of v per s]. By default, for each component, the
-            range of its velocity in both motions, divided by the time from the first row to the last one.
+        one, other: a `Solution` of one motion that holds every step (an impact stands where it was located, or at the
+            end of its step), or times and velocities (t, v) of shapes (n,) and (n, d), affine between rows. Times must
+            not decrease; two rows of one time are a jump.
+        scale: acceleration by which differences of velocities are divided, a number or (d,) [unit of v per s]. By
+            default, for each component, the range of its velocity in both motions,
+            divided by the time from the first row to the last one.
 
     Returns:
         The distance [s], to a ten-thousandth of it.
 
     Raises:
-        ValueError: shapes do not fit, a number is not finite, times decrease, a motion has fewer than two rows, a `Solution` lacks steps
-            or has lanes, or scale is not positive.
+        ValueError: shapes do not fit, a number is not finite, times decrease, a motion has fewer than two rows, a
+            `Solution` lacks steps or has lanes, or scale is not positive.
     """
     curves = [_rows(name, x) for name, x in (("one", one), ("other", other))]
     d = curves[0][1].shape[1]
@@ -88,7 +91,8 @@ def _of_solution(name: str, motion: Solution) -> tuple[np.ndarray, np.ndarray]:
 
 
 def acceleration_scale(t: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """Range of each velocity component divided by the time of all rows (d,); for a component that never changes the largest range is taken."""
+    """Range of each velocity component divided by the time of all rows (d,); for a component that never changes the
+    largest range is taken."""
     ranges = np.ptp(v, axis=0)
     largest = np.max(ranges, initial=0.0) or np.max(np.abs(v), initial=0.0) or 1.0
     return np.where(ranges > 0, ranges, largest) / (np.ptp(t) or 1.0)
@@ -127,8 +131,9 @@ def distance_between_curves(one: np.ndarray, other: np.ndarray) -> float:
 def _farthest(one: np.ndarray, other: np.ndarray, least: float) -> float:
     """The largest distance from a point of ``one`` to the curve ``other``, or ``least`` if that is larger.
 
-    The distance from a point to a segment of ``other`` is convex along a segment of ``one``, so that no point of the latter is farther off than the
-    farther of its two ends is from that segment of ``other``. Segments whose bound exceeds the largest distance found so far are halved.
+    The distance from a point to a segment of ``other`` is convex along a segment of ``one``, so that no point of the
+    latter is farther off than the farther of its two ends is from that segment of ``other``. Segments whose bound
+    exceeds the largest distance found so far are halved.
     """
     starts, ends = one[:-1], one[1:]
     noise = ROUNDING * max(float(np.max(np.abs(x))) for x in (one, other))
@@ -151,7 +156,8 @@ def _farthest(one: np.ndarray, other: np.ndarray, least: float) -> float:
 
 
 def _nearest(starts: np.ndarray, ends: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For segments (n, k): the larger distance (n,) of their two ends from a curve, and a bound (n,) for all of their points."""
+    """For segments (n, k): the larger distance (n,) of their two ends from a curve,
+    and a bound (n,) for all of their points."""
     n, count = len(starts), len(other) - 1
     low, up, left = np.empty(n), np.empty(n), np.arange(n)
     reach = 2 * max(float(other[-1, 0] - other[0, 0]) / count, np.finfo(float).tiny)
@@ -177,9 +183,11 @@ def _nearest(starts: np.ndarray, ends: np.ndarray, other: np.ndarray) -> tuple[n
 
 
 def _bounds(starts: np.ndarray, ends: np.ndarray, other: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Bounds the distances of n segments from p segments each of the curve ``other``, whose indices are ``places`` (n, p).
+    """Bounds the distances of n segments from p segments each of the curve ``other``,
+    whose indices are ``places`` (n, p).
 
-    Returns the distances (n,) of the starts and of the ends of the n segments, and an upper bound (n,) on the distances of the points between.
+    Returns the distances (n,) of the starts and of the ends of the n segments,
+    and an upper bound (n,) on the distances of the points between.
     """
     a, along = other[places], other[places + 1] - other[places]
     squared = np.sum(along**2, axis=-1)

@@ -3,14 +3,16 @@
 - Active gradients must be linearly independent (Paoli 2010, H3).
 - For e > 0 they must be orthogonal in the metric M^-1 (Paoli 2010, H6): otherwise the exact motion does not depend
   continuously on its data and no convergence is to be expected.
-- For e = 0 no two active gradients may have a positive product in M^-1, an obtuse corner of the admissible set: there the
-  impact law of the limit is not Moreau's and depends on the discretisation.
+- For e = 0 no two active gradients may have a positive product in M^-1, an obtuse corner of the admissible set: there
+  the impact law of the limit is not Moreau's and depends on the discretisation.
 - M must be positive definite, and gradients bounded away from zero near the boundary.
 
-With friction, Painlevé's condition is checked for each contact: mu |A_nt| < A_nn, with A its block of the Delassus matrix, under which a single
-contact in the plane has exactly one solution in a step. Notes say which theorems cover the motion.
+With friction, Painlevé's condition is checked for each contact: mu |A_nt| < A_nn, with A its block of the Delassus
+matrix, under which a single contact in the plane has exactly one solution in a step.
+Notes say which theorems cover the motion.
 
-Another check is whether h is small enough: penetrations, which add up along chains of contacts, should be small compared with the motion.
+Another check is whether h is small enough: penetrations, which add up along chains of contacts, should be small
+compared with the motion.
 """
 
 from __future__ import annotations
@@ -55,10 +57,12 @@ class Hypotheses(Result):
             two active constraints.
         worst: rows, pairs of constraints and cosines of the corners that fail, worst first: (row, a, b, cosine).
         failures: the hypotheses that fail, in words; empty where all hold.
-        painleve: with friction, the largest mu |A_nt| / A_nn of each contact over the rows where it is active (m,), NaN where it never is; else None.
+        painleve: with friction, the largest mu |A_nt| / A_nn of each contact over the rows where it is active (m,), NaN
+            where it never is; else None.
         notes: with friction, which theorems cover such a motion and what is not proved, in words.
-        pairs: with listed bodies, the bodies of each of the m constraints (m, 2), as in `Solution.pairs`: every pair that was on the list.
-            Cosines are then of contacts that share a body, and a cluster of more than 1000 contacts has its rank bounded by its coordinates.
+        pairs: with listed bodies, the bodies of each of the m constraints (m, 2), as in `Solution.pairs`: every pair
+            that was on the list. Cosines are then of contacts that share a body, and a cluster of more than 1000
+            contacts has its rank bounded by its coordinates.
     """
 
     active: np.ndarray
@@ -104,7 +108,8 @@ def check_hypotheses(
         `Hypotheses`. A `JaximpactWarning` names the constraints of every kind of corner that fails.
 
     Raises:
-        ValueError, TypeError: the solution is a batch, or not one of this problem with these args; tolerance is negative.
+        ValueError, TypeError: the solution is a batch, or not one of this problem with these args;
+            tolerance is negative.
     """
     check_result("solution", solution, Solution, "solve")
     if np.ndim(solution.q) != 2:
@@ -153,7 +158,8 @@ def check_hypotheses(
     rounding = 1e3 * float(np.finfo(z.dtype).eps) * (float(np.max(terms, initial=0.0)) + kept)
     if max(DEEP[0] * widest, rounding) < sunk < DEEP[1] * widest:
         failures.append(
-            f"h is too large: the motion penetrates by {sunk:.3g}, and no gap opens wider than {widest:.3g} (penetrations of order "
+            f"h is too large: the motion penetrates by {sunk:.3g}, and no gap opens wider than {widest:.3g} "
+            "(penetrations of order "
             "h add up along chains of contacts): take a smaller h, or a scheme whose z is admissible"
         )
     bound: np.ndarray | None = None
@@ -166,7 +172,8 @@ def check_hypotheses(
         if jammed:
             named = ", ".join(f"{_name(problem, ends, a)} ({bound[a]:.3g})" for a in jammed[:MANY])
             failures.append(
-                f"friction beyond Painleve's bound, mu |A_nt| >= A_nn, at {named}: sliding may have no solution or two, and contact may jam without a "
+                f"friction beyond Painleve's bound, mu |A_nt| >= A_nn, at {named}: sliding may have no solution or "
+                "two, and contact may jam without a "
                 "collision"
             )
         if ends is None:
@@ -199,7 +206,8 @@ def _painleve(problem: Problem, t: Array, z: Array, args: Any, active: np.ndarra
 
 
 def _no_distances(problem: Problem, t: Array, z: Array, args: Any, touching: np.ndarray) -> list[str]:
-    """Says which gaps are seen to be no distances in the rows where they are ``touching`` (k, m), which makes friction another than stated."""
+    """Says which gaps are seen to be no distances in the rows where they are ``touching`` (k, m),
+    which makes friction another than stated."""
 
     def look(t: Array, q: Array) -> Array:
         metric = Metric.at(problem, q, args, t)
@@ -212,20 +220,23 @@ def _no_distances(problem: Problem, t: Array, z: Array, args: Any, touching: np.
         return []
     named = ", ".join(problem.naming.constraint(int(a)) for a in np.flatnonzero(found)[:MANY])
     return [
-        f"friction takes gaps for distances, and the gradient of {named} at contact has another length than theirs, or another direction than the normal "
+        f"friction takes gaps for distances, and the gradient of {named} at contact has another length than theirs, or "
+        "another direction than the normal "
         "velocity of slip: divide the gap by it, or give slip=lambda t, q, v, args: (normal, tangential)"
     ]
 
 
 def _of_friction(problem: Problem, bound: np.ndarray, e: float, ends: np.ndarray | None) -> tuple[str, ...]:
-    """Which theorems cover a motion with friction and what is not proved, in words; ``bound`` (m,): Painlevé's ratio of each contact."""
+    """Which theorems cover a motion with friction and what is not proved, in words; ``bound`` (m,):
+    Painlevé's ratio of each contact."""
     met = sorted((a for a in range(len(bound)) if np.isfinite(bound[a])), key=lambda a: -bound[a])
     ratios = ", ".join(f"{_name(problem, ends, a)} {bound[a]:.3g}" for a in met[:MANY])
     found = [
-        f"Painleve's ratio mu |A_nt| / A_nn, below 1 of a contact that has one solution: {ratios or 'no contact is active'}"
+        "Painleve's ratio mu |A_nt| / A_nn, below 1 of a contact that has one solution: "
+        f"{ratios or 'no contact is active'}"
     ]
     if e == 0:
-        text = "proved with friction and e = 0: limits of steps solve the problem (Stewart 1998), of one contact steps converge (Monteiro Marques 1993)"
+        text = "proved with friction and e = 0: limits of steps solve the problem (Stewart 1998), of one contact steps converge (Monteiro Marques 1993)"  # noqa: E501
     else:
         text = "friction with e > 0: no theorem of convergence"
     return (*found, f"{text}; not proved: orders, and derivatives (measured: the manual's page on friction)")
@@ -237,7 +248,8 @@ def _name(problem: Problem, ends: np.ndarray | None, a: int) -> str:
 
 
 def _measure_row(problem: Problem, t: Array, q: Array, z: Array, args: Any) -> tuple[np.ndarray, ...]:
-    """For each row: gaps at q, gaps at z, cosines between all gradients, the Delassus diagonal, and the magnitude of the terms of each gap."""
+    """For each row: gaps at q, gaps at z, cosines between all gradients, the Delassus diagonal, and the magnitude of
+    the terms of each gap."""
 
     @jax.jit
     @jax.vmap
@@ -260,9 +272,9 @@ def _failures(
 ) -> list[str]:
     """Failed hypotheses in words.
 
-    ``active`` (k, m): mask of the active constraints; ``deficit`` (k,): rank deficit of their gradients; ``flat``: constraints whose gradient
-    vanishes. ``opposed`` and ``corners``: (row, a, b, cosine) of active pairs with opposite gradients, and of those that the theorems exclude for
-    this restitution. ``name``: what a contact is called.
+    ``active`` (k, m): mask of the active constraints; ``deficit`` (k,): rank deficit of their gradients; ``flat``:
+    constraints whose gradient vanishes. ``opposed`` and ``corners``: (row, a, b, cosine) of active pairs with opposite
+    gradients, and of those that the theorems exclude for this restitution. ``name``: what a contact is called.
     """
 
     def contact_labels(constraints: Iterable[int]) -> str:
@@ -281,30 +293,35 @@ def _failures(
         )
         if opposed:
             text += (
-                f"; opposite gaps are closed together, constraints {pair_labels(opposed)}, and which of them pushes is not defined: eliminate "
+                f"; opposite gaps are closed together, constraints {pair_labels(opposed)}, and which of them pushes is "
+                "not defined: eliminate "
                 "the coordinate that they hold"
             )
         failures.append(text)
     if flat:
         failures.append(
-            f"a gradient vanishes where its gap closes, constraints [{contact_labels(flat)}]: the boundary is not regular there (a gap like q^2 or "
+            f"a gradient vanishes where its gap closes, constraints [{contact_labels(flat)}]: the boundary is not "
+            "regular there (a gap like q^2 or "
             "q^3), and two schemes may find different motions; write the gap as a distance, q in place of q^2"
         )
     if e > 0 and corners:
         failures.append(
-            f"e > 0 and active gradients that are not orthogonal in M^-1 (H6), constraints {pair_labels(corners)}: the exact motion "
+            f"e > 0 and active gradients that are not orthogonal in M^-1 (H6), constraints {pair_labels(corners)}: the "
+            "exact motion "
             "is not continuous in its data there; two schemes, or two step sizes, may find different motions"
         )
     if e == 0 and corners:
         failures.append(
-            f"e = 0 and an obtuse corner (positive product of active gradients in M^-1), constraints {pair_labels(corners)}: the "
+            "e = 0 and an obtuse corner (positive product of active gradients in M^-1), constraints "
+            f"{pair_labels(corners)}: the "
             "velocity after it depends on the scheme and on its start"
         )
     return failures
 
 
 def _corners(active: np.ndarray, cosines: np.ndarray) -> tuple[np.ndarray, list[tuple[int, int, int, float]]]:
-    """Rank deficit of the active gradients in each row (k,), and (row, a, b, cosine) of every pair of active constraints."""
+    """Rank deficit of the active gradients in each row (k,), and (row, a, b, cosine) of every
+    pair of active constraints."""
     deficit = np.zeros(len(active), int)
     corners = []
     for row in map(int, np.flatnonzero(active.sum(axis=1) > 1)):
@@ -322,9 +339,11 @@ def _corners(active: np.ndarray, cosines: np.ndarray) -> tuple[np.ndarray, list[
 def _flat(
     problem: Problem, args: Any, t: Array, z: Array, gap: np.ndarray, active: np.ndarray, diagonal: np.ndarray
 ) -> list[int]:
-    """Returns the constraints whose gradient vanishes on their boundary, at the point that Newton's method finds from the nearest row.
+    """Returns the constraints whose gradient vanishes on their boundary,
+    at the point that Newton's method finds from the nearest row.
 
-    At a regular boundary the gradient keeps its size; at a flat one the distance and the gradient both shrink with every iteration.
+    At a regular boundary the gradient keeps its size; at a flat one the distance and the gradient
+    both shrink with every iteration.
     """
     nearest = np.argmin(np.where(active, np.abs(gap), np.inf), axis=0)
     largest = np.max(np.abs(diagonal), axis=0)

@@ -1,7 +1,7 @@
 """Impacts of computed motions: times, velocities and impulses; accumulation points and lasting contact.
 
-Short runs of steps with an impulse (`runs`) are impacts; long runs are lasting contact from their first step on. The time of an impact is
-found by extrapolating the motion before it, with its acceleration, to gap zero.
+Short runs of steps with an impulse (`runs`) are impacts; long runs are lasting contact from their first step on. The
+time of an impact is found by extrapolating the motion before it, with its acceleration, to gap zero.
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ from .gap_states import gaps_at
 from .listed_pairs import SelectedPairs, every_step, is_listed
 from .located_events import RestartableMotions
 
-SLOW = 2.0  # steps: a lasting contact begins without impact if its closing speed is less than the acceleration makes in as many
+# steps: a lasting contact begins without impact if its closing speed is less than the acceleration makes in as many
+SLOW = 2.0
 ACCUMULATING = 2  # impacts in ever shorter flights, ended by lasting contact, that count as accumulating
 SURPLUS = 0.25  # of the speed of an impact: rebounds that much faster than by e, and than forces make, are of another e
-REBOUNDS = 0.01  # of the speed of an impact: a contact that leaves slower than that does not rebound, and its impacts do not accumulate
+# of the speed of an impact: a contact that leaves slower than that does not rebound, and its impacts do not accumulate
+REBOUNDS = 0.01
 
 
 @dataclass(frozen=True, repr=False)
@@ -72,16 +74,16 @@ class Impacts(Drawable):
     Attributes:
         lane, contact: which motion and which constraint (n,).
         t: times (n,) [s].
-        before, after: gap velocities G v + df/dt just before (negative) and just after (n,) [unit of f / s]; ``after`` is
-            NaN where the motion ends within the impact.
+        before, after: gap velocities G v + df/dt just before (negative) and just after (n,) [unit of f / s]; ``after``
+            is NaN where the motion ends within the impact.
         impulse: impulse of the impact, up to the end of the motion (n,).
         row: the solution's row at the end of the step in which the impulse begins (n,).
         lasting: lasting contact (`Intervals`), from the impact or the touch that begins it to where its force vanishes.
-        accumulations: accumulating impacts (`Intervals`), from the first of ever shorter flights to lasting contact; of the infinitely
-            many impacts only those that the steps resolve are listed.
+        accumulations: accumulating impacts (`Intervals`), from the first of ever shorter flights to lasting contact; of
+            the infinitely many impacts only those that the steps resolve are listed.
         naming: names and units of the problem.
-        pairs: with listed bodies, the two bodies in contact (n, 2), as in `Solution.pairs`; ``contact`` then numbers the pairs that ever have an
-            impulse.
+        pairs: with listed bodies, the two bodies in contact (n, 2), as in `Solution.pairs`; ``contact`` then numbers
+            the pairs that ever have an impulse.
     """
 
     lane: np.ndarray
@@ -153,28 +155,30 @@ def impacts(
 ) -> Impacts:
     """Finds all impacts in a solution that holds every step.
 
-    For `EventDriven`, impacts and the ends of lasting contact (of one contact at a time) are located to the accuracy of the motion, by running it
-    again from the row before. For other schemes the time of an impact is extrapolated from the motion before it, with an error of second order in
-    h. So all times and velocities are of second order with `EventCorrected`. With the other schemes only those of the first impact are, since each
-    impact delays the computed motion by O(h). Impacts of one contact that follow each other within two steps count as one.
+    For `EventDriven`, impacts and the ends of lasting contact (of one contact at a time) are located to the accuracy of
+    the motion, by running it again from the row before. For other schemes the time of an impact is extrapolated from
+    the motion before it, with an error of second order in h. So all times and velocities are of second order with
+    `EventCorrected`. With the other schemes only those of the first impact are, since each impact delays the computed
+    motion by O(h). Impacts of one contact that follow each other within two steps count as one.
 
     Args:
         problem: the mechanical system.
         solution: one motion or a batch, from `solve` with save="all" or `ensemble` with save=1.
         args, args_axes: as they were given to `ensemble` (or `solve`).
-        e: restitution, as it was given to `ensemble` (or `solve`), which decides whether impacts of a contact can accumulate (e > 0). Without it
-            a contact counts as one with e > 0 if a rebound is visible in the rows, and ``after`` is of second order in h where the problem states none.
-        scheme: needed for a solution put together by hand, which does not record it (`Solution.timing`): schemes differ in the
-            number of steps of an impact and in the time to which a velocity belongs. For solutions of `EventDriven` the scheme that locates impacts
-            again, by default with tolerances 1e-12.
+        e: restitution, as it was given to `ensemble` (or `solve`), which decides whether impacts of a contact can
+            accumulate (e > 0). Without it a contact counts as one with e > 0 if a rebound is visible in the rows, and
+            ``after`` is of second order in h where the problem states none.
+        scheme: needed for a solution put together by hand, which does not record it (`Solution.timing`): schemes differ
+            in the number of steps of an impact and in the time to which a velocity belongs. For solutions of
+            `EventDriven` the scheme that locates impacts again, by default with tolerances 1e-12.
         lanes: mask (B,) of the lanes to analyse, by default all; lanes left out may hold NaN.
 
     Returns:
         An `Impacts`.
 
     Raises:
-        ValueError, TypeError: the solution does not hold every step, was made by another scheme, or one of the lanes to look at is not finite; e is
-            not in [0, 1], or a contact rebounds faster than it says.
+        ValueError, TypeError: the solution does not hold every step, was made by another scheme, or one of the lanes to
+            look at is not finite; e is not in [0, 1], or a contact rebounds faster than it says.
     """
     check_result("solution", solution, Solution, "solve or ensemble")
     timing = timing_of(solution, scheme, problem)
@@ -275,11 +279,13 @@ def impacts(
 
 
 def _refuse_other_restitution(lane: np.ndarray, contact: np.ndarray, t: np.ndarray, wrong: np.ndarray) -> None:
-    """Raises if some impacts are ``wrong`` (n,): contacts that were struck alone, and rebounded faster than the user's e says."""
+    """Raises if some impacts are ``wrong`` (n,): contacts that were struck alone,
+    and rebounded faster than the user's e says."""
     if np.any(wrong):
         i = int(np.argmax(wrong))
         raise ValueError(
-            f"e is not that of this solution: contact {contact[i]} of motion {lane[i]} rebounds faster than that at t = {t[i]:.6g}; give e as it was given to "
+            f"e is not that of this solution: contact {contact[i]} of motion {lane[i]} rebounds faster than that at t "
+            f"= {t[i]:.6g}; give e as it was given to "
             "solve or ensemble, or leave it out"
         )
 
@@ -296,12 +302,14 @@ def _by_contact(e: Any, single: bool, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _looked_at(lanes: Any, impulse: np.ndarray) -> np.ndarray:
-    """The user's mask ``lanes`` (B,) of the lanes to analyse, by default all; raises unless their impulses (B, k, m) are finite."""
+    """The user's mask ``lanes`` (B,) of the lanes to analyse, by default all;
+    raises unless their impulses (B, k, m) are finite."""
     count = len(impulse)
     looked_at = np.ones(count, bool) if lanes is None else np.asarray(lanes)
     if looked_at.shape != (count,) or not np.all(np.isin(looked_at, (0, 1))):
         raise ValueError(
-            f"lanes must be a mask of shape ({count},), true where a lane is looked at (~solution.failed, say), got {lanes!r}"
+            f"lanes must be a mask of shape ({count},), true where a lane is looked at (~solution.failed, say), got "
+            f"{lanes!r}"
         )
     looked_at = looked_at.astype(bool)
     if not np.all(np.isfinite(impulse[looked_at])):
@@ -325,7 +333,8 @@ def timing_of(solution: Solution, scheme: Scheme | None, problem: Problem) -> Ti
 
 
 def _fall(gap: np.ndarray, gap_velocity: np.ndarray, gap_acceleration: np.ndarray, most: np.ndarray) -> np.ndarray:
-    """Time (n,) after which a gap with this velocity and acceleration reaches zero or, if it does not, its minimum; clipped to [-most, most]."""
+    """Time (n,) after which a gap with this velocity and acceleration reaches zero or, if it does not, its minimum;
+    clipped to [-most, most]."""
     root = np.sqrt(np.maximum(gap_velocity**2 - 2 * gap_acceleration * gap, 0))
     with np.errstate(divide="ignore", invalid="ignore"):
         lowest = np.where(gap_acceleration < 0, (gap_velocity + root) / -gap_acceleration, 0.0)
@@ -344,9 +353,10 @@ def _accumulations(
 ) -> Intervals:
     """Finds accumulations: groups of impacts with ever shorter flights between them that end in lasting contact.
 
-    How many impacts of a group are resolved depends on h. ``lane``, ``contact``, ``t``, ``rebounds`` (n,): of each impact the lane, contact and time,
-    and whether the contact rebounds. ``sure``: whether this is known from e; then the impact that begins the lasting contact suffices, otherwise an
-    earlier impact with a visible rebound is required. ``h``: the longest step.
+    How many impacts of a group are resolved depends on h. ``lane``, ``contact``, ``t``, ``rebounds`` (n,): of each
+    impact the lane, contact and time, and whether the contact rebounds. ``sure``: whether this is known from e; then
+    the impact that begins the lasting contact suffices, otherwise an earlier impact with a visible rebound is required.
+    ``h``: the longest step.
     """
     n = len(lane)
     if n == 0 or len(lasting) == 0:
@@ -385,10 +395,11 @@ def _accumulations(
 def _release_times(
     t: np.ndarray, impulse: np.ndarray, lane: np.ndarray, contact: np.ndarray, end: np.ndarray
 ) -> np.ndarray:
-    """Returns the times (n,) at which n lasting contacts open, because their force vanishes, within the step that ends at row ``end`` (n,).
+    """Returns the times (n,) at which n lasting contacts open, because their force vanishes,
+    within the step that ends at row ``end`` (n,).
 
-    That step is the last one with an impulse. The force is extrapolated linearly from its means over the two steps before. A contact that lasts to
-    the last row ends at the time of that row.
+    That step is the last one with an impulse. The force is extrapolated linearly from its means over the two steps
+    before. A contact that lasts to the last row ends at the time of that row.
     """
     rows = impulse[lane[:, None], end[:, None] + np.arange(-3, 0), contact[:, None]]
     times = t[lane[:, None], end[:, None] + np.arange(-3, 1)]
@@ -404,9 +415,11 @@ def _release_times(
 def _gap_states(
     call: Call, rows: tuple[np.ndarray, ...], lag: float, lane: np.ndarray, row: np.ndarray, contact: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns the gap of a contact, its rate and its acceleration without contact forces, (n,) each, at given rows and lanes.
+    """Returns the gap of a contact, its rate and its acceleration without contact forces, (n,) each,
+    at given rows and lanes.
 
-    ``rows``: t (B, k), q and v (B, k, d); ``lag``: by which part of a step the velocity of a row is older than the row's time; the returned rate is extrapolated to the row's time.
+    ``rows``: t (B, k), q and v (B, k, d); ``lag``: by which part of a step the velocity of a row is older than the
+    row's time; the returned rate is extrapolated to the row's time.
     """
     t = rows[0]
     # h is zero in the first row, whose velocity does not lag
@@ -422,8 +435,8 @@ def _arrays(record: Impacts | Intervals) -> dict[str, np.ndarray]:
 def _rebuilt(arrays: Callable[[Callable], dict[str, np.ndarray]]) -> Impacts:
     """Makes `Impacts` with new arrays.
 
-    ``arrays(part)`` returns the arrays by name of one of the three records; ``part`` is a function that selects this record from an `Impacts`:
-    itself, ``lasting`` or ``accumulations``.
+    ``arrays(part)`` returns the arrays by name of one of the three records; ``part`` is a function that selects this
+    record from an `Impacts`: itself, ``lasting`` or ``accumulations``.
     """
     lasting = Intervals(**arrays(lambda x: x.lasting))
     accumulations = Intervals(**arrays(lambda x: x.accumulations))

@@ -1,6 +1,8 @@
-"""For analyses of motions with neighbour lists: the pairs of bodies as a fixed set of constraints, and the corners between these constraints.
+"""For analyses of motions with neighbour lists: the pairs of bodies as a fixed set of constraints, and the corners
+between these constraints.
 
-The set holds the pairs that have an impulse, or are on the list, at some time; its size grows linearly with the number of bodies.
+The set holds the pairs that have an impulse, or are on the list, at some time;
+its size grows linearly with the number of bodies.
 """
 
 from __future__ import annotations
@@ -25,8 +27,9 @@ MAX_RANK_CONTACTS = 1000  # contacts of a cluster up to which the rank of their 
 class SelectedPairs(NamedTuple):
     """Selected pairs of bodies as fixed constraints, for the analyses.
 
-    ``problem``: has these pairs and all obstacles as its m constraints. ``impulse`` (..., k, m), and with friction ``friction`` (..., k, m, 1 or 2):
-    impulses accumulated since the start, as in problems without lists. ``ends`` (m, 2): the two bodies of each constraint, as in `Solution.pairs`.
+    ``problem``: has these pairs and all obstacles as its m constraints. ``impulse`` (..., k, m), and with friction
+    ``friction`` (..., k, m, 1 or 2): impulses accumulated since the start, as in problems without lists. ``ends`` (m,
+    2): the two bodies of each constraint, as in `Solution.pairs`.
     """
 
     problem: Problem
@@ -36,7 +39,8 @@ class SelectedPairs(NamedTuple):
 
     @classmethod
     def of(cls, problem: Problem, solution: Solution, every: bool) -> SelectedPairs:
-        """Selects the pairs that have an impulse at some time, or with ``every`` all pairs that are on the neighbour list at some time.
+        """Selects the pairs that have an impulse at some time, or with ``every`` all pairs that are on
+        the neighbour list at some time.
 
         Raises:
             ValueError: the solution is not one of these bodies.
@@ -59,8 +63,8 @@ class SelectedPairs(NamedTuple):
         stays, places = matters & (known[where] == code), where.reshape(-1, listed)
 
         def accumulated(x: np.ndarray) -> np.ndarray:
-            """Returns running sums over the rows (..., n) of the impulses of the n selected pairs and obstacles; ``x`` (..., slots): in each row those of the
-            step that ends there, by slot of the list."""
+            """Returns running sums over the rows (..., n) of the impulses of the n selected pairs and obstacles; ``x``
+            (..., slots): in each row those of the step that ends there, by slot of the list."""
             steps = np.zeros((*x.shape[:-1], known.size + walls), x.dtype)
             flat = steps.reshape(-1, known.size + walls)
             kept = np.where(stays, x[..., :listed], 0).reshape(-1, listed)
@@ -82,7 +86,8 @@ class SelectedPairs(NamedTuple):
         return cls(near, accumulated(impulse), ends, rubbed)
 
     def solution(self, solution: Solution) -> Solution:
-        """Copy of a solution with the accumulated impulses `impulse` and `friction` in place of its rows' impulses of one step."""
+        """Copy of a solution with the accumulated impulses `impulse` and `friction` in place of its
+        rows' impulses of one step."""
         changed: Any = {"impulse": self.impulse, "pairs": None, "friction_impulse": self.friction}
         return replace(solution, **changed)
 
@@ -110,21 +115,25 @@ def check_pairs(problem: Problem, solution: Solution) -> None:
         )
     if q.shape[-1] % bodies.number or int(np.max(pairs, initial=0)) > bodies.number:
         raise ValueError(
-            f"solution is of another problem: it has {q.shape[-1]} coordinates, the problem {bodies.number} bodies; {reason}"
+            f"solution is of another problem: it has {q.shape[-1]} coordinates, the problem {bodies.number} bodies; "
+            f"{reason}"
         )
 
 
 def every_step(solution: Solution) -> None:
-    """Raises ValueError if rows are not all steps: rows of listed bodies hold the impulses of a single step, and others would be missed."""
+    """Raises ValueError if rows are not all steps: rows of listed bodies hold the impulses of a single step,
+    and others would be missed."""
     if solution.origin.every_step is False:
         raise ValueError(
-            "solution does not hold every step, and rows of listed bodies hold the impulses of one step alone: solve with save='all' "
+            "solution does not hold every step, and rows of listed bodies hold the impulses of one step alone: solve "
+            "with save='all' "
             "(ensemble: save=1)"
         )
 
 
 def over_rows(problem: Problem, one: Any) -> Any:
-    """Returns the function ``one`` of a row mapped over rows: by vmap or, for listed bodies, whose arrays are large, in small batches."""
+    """Returns the function ``one`` of a row mapped over rows: by vmap or, for listed bodies, whose arrays are large,
+    in small batches."""
     if not problem.gaps.local:
         return jax.vmap(one)
     return lambda *rows: jax.lax.map(lambda row: one(*row), rows, batch_size=ROWS_AT_ONCE)
@@ -181,10 +190,11 @@ def rows_of(problem: Problem, t: Any, q: Any, z: Any, args: Any) -> list[PairRow
 
 
 def corners(rows: list[PairRow], active: np.ndarray) -> tuple[np.ndarray, list[tuple[int, int, int, float]]]:
-    """Returns the rank deficit of the active gradients in each row (k,), and (row, a, b, cosine) of each two active constraints that share a body.
+    """Returns the rank deficit of the active gradients in each row (k,), and (row, a, b, cosine) of each two active
+    constraints that share a body.
 
-    ``active`` (k, m): mask of the active constraints. If some two active constraints of a row share no body, one entry (row, a, a, 0) stands for
-    them.
+    ``active`` (k, m): mask of the active constraints. If some two active constraints of a row share no body, one entry
+    (row, a, a, 0) stands for them.
     """
     deficit, found = np.zeros(len(rows), int), []
     for k, row in enumerate(rows):
@@ -205,7 +215,8 @@ def corners(rows: list[PairRow], active: np.ndarray) -> tuple[np.ndarray, list[t
 def _deficit(cosines: scipy.sparse.csr_array, gradients: scipy.sparse.csr_array) -> int:
     """Rank deficit of the gradients, summed over clusters of contacts that are connected by common bodies.
 
-    For a cluster of more than `MAX_RANK_CONTACTS` contacts it is the lower bound (number of contacts - number of coordinates).
+    For a cluster of more than `MAX_RANK_CONTACTS` contacts it is the lower bound (number of
+    contacts - number of coordinates).
     """
     count, label = scipy.sparse.csgraph.connected_components(cosines, directed=False)
     total = 0

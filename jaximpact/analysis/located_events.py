@@ -1,4 +1,5 @@
-"""Impacts and releases between two rows of a solution, located by running the motion again with a scheme that locates events."""
+"""Impacts and releases between two rows of a solution, located by running the motion again with a
+scheme that locates events."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ NEAR = 1e-6  # of the time between two rows: an impact met as near to the first 
 class RestartableMotions:
     """A batch of B computed motions that can be run again from any of their rows.
 
-    ``call``: their problem, args, and the scheme for these runs, by default `EventDriven`; ``rows``: t (B, k), q and v (B, k, d).
+    ``call``: their problem, args, and the scheme for these runs, by default `EventDriven`; ``rows``: t (B, k),
+    q and v (B, k, d).
     """
 
     call: Call
@@ -44,8 +46,9 @@ class RestartableMotions:
     ) -> tuple[np.ndarray, ...]:
         """Locates n impacts, each between a ``row`` (n,) of a ``lane`` (n,) and the row after it.
 
-        ``contact`` (n,): the contact of each impact; ``e``: as in `run`. Returns four arrays (n,): whether an impact is the only one of its contact
-        in that interval, so that it could be located; its time; and the gap velocities before and after it.
+        ``contact`` (n,): the contact of each impact; ``e``: as in `run`. Returns four arrays (n,): whether an impact is
+        the only one of its contact in that interval, so that it could be located; its time;
+        and the gap velocities before and after it.
         """
         t = self.rows[0]
         # from a row earlier: an impact may be met at the row itself
@@ -73,11 +76,12 @@ class RestartableMotions:
         known: np.ndarray,
         times: np.ndarray,
     ) -> np.ndarray:
-        """Finds the times (n,) at which n lasting contacts open, each between a ``row`` (n,) of a ``lane`` (n,) and the row after it.
+        """Finds the times (n,) at which n lasting contacts open, each between a ``row`` (n,) of a
+        ``lane`` (n,) and the row after it.
 
-        A contact opens when the acceleration of its gap without contact forces becomes positive; this holds if no other contact of the motion is
-        closed then. ``known`` (n,): mask of the contacts to look for; the others, and those whose opening is not found, keep the given ``times``
-        (n,).
+        A contact opens when the acceleration of its gap without contact forces becomes positive; this holds if no other
+        contact of the motion is closed then. ``known`` (n,): mask of the contacts to look for; the others, and those
+        whose opening is not found, keep the given ``times`` (n,).
         """
         found, t = times.copy(), self.rows[0]
         for one in np.unique(contact[known]):
@@ -97,8 +101,8 @@ class RestartableMotions:
 
 @dataclass(frozen=True)
 class FreeAcceleration:
-    """Function (t, q, v, args) -> acceleration of a contact's gap without contact forces, negative while the contact is pressed; a surface for
-    `Until`."""
+    """Function (t, q, v, args) -> acceleration of a contact's gap without contact forces, negative while the contact is
+    pressed; a surface for `Until`."""
 
     problem: Problem
     contact: int

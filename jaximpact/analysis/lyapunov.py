@@ -1,8 +1,8 @@
 """Lyapunov exponents of motions with impacts, from products of Jacobians that are right across impacts.
 
-The motion is cut into intervals. The Jacobian of each, saltation included, carries an orthonormal frame; a QR factorisation
-makes it orthonormal again, and the logarithms of R's diagonal, averaged over time, are the exponents. All of it is one
-compiled loop.
+The motion is cut into intervals. The Jacobian of each, saltation included, carries an orthonormal frame; a QR
+factorisation makes it orthonormal again, and the logarithms of R's diagonal, averaged over time, are the exponents. All
+of it is one compiled loop.
 
 Reference: G. Benettin, L. Galgani, A. Giorgilli, J.-M. Strelcyn, Meccanica 15 (1980) 9-20 and 21-30; with impacts
 P. C. Müller, Chaos, Solitons & Fractals 5 (1995) 1671-1681.
@@ -43,11 +43,13 @@ from .stroboscopic_map import (
 
 @dataclass(frozen=True, repr=False)
 class Lyapunov(Drawable):
-    """Result of `lyapunov`: Lyapunov exponents of a motion in d coordinates; a batch adds a leading axis B to each array.
+    """Result of `lyapunov`: Lyapunov exponents of a motion in d coordinates;
+    a batch adds a leading axis B to each array.
 
     Attributes:
-        exponents: exponents (2d,), 2 less for each independent joint and each quaternion [1/s], in decreasing order if they are well resolved; NaN if the motion
-            failed or has no finite derivative (with a warning), -inf if a direction is lost altogether (an inelastic contact that lasts).
+        exponents: exponents (2d,), 2 less for each independent joint and each quaternion [1/s], in decreasing order if
+            they are well resolved; NaN if the motion failed or has no finite derivative (with a warning), -inf if a
+            direction is lost altogether (an inelastic contact that lasts).
         error: standard error of each exponent, from the scatter of the block means [1/s].
         blocks: means of the exponents over blocks of intervals (blocks, 2d) [1/s].
         q, v: state at the end (d,).
@@ -107,14 +109,17 @@ def lyapunov(
 
     Args:
         problem, q0, v0, t0, e, args, args_axes, projection: as in `ensemble`; without any lane axis it is one motion.
-        interval: time between orthonormalisations [s]: a number, (B,), or a function of args; for instance the period of the
-            forcing. It must be short enough that tangents do not align within it.
+        interval: time between orthonormalisations [s]: a number, (B,), or a function of args; for instance the period
+            of the forcing. It must be short enough that tangents do not align within it.
         steps: number of steps in one interval, for a scheme with fixed steps.
         intervals: number of intervals that are averaged over, a multiple of ``blocks``.
-        skip: number of intervals before these that are left out, in which the motion settles on its attractor and the frame aligns.
-        blocks: number of parts of the average, at least two, whose scatter gives the error; a part must be long compared with correlation times.
-        scheme: by default `EventDriven(1e-10, 1e-10)`, or `EventCorrected()` if ``steps`` are given. With a scheme that locates no impacts the
-            derivative is not to be trusted if an impact falls within two steps of an end of an interval.
+        skip: number of intervals before these that are left out, in which the motion settles on its
+            attractor and the frame aligns.
+        blocks: number of parts of the average, at least two, whose scatter gives the error; a part must be long
+            compared with correlation times.
+        scheme: by default `EventDriven(1e-10, 1e-10)`, or `EventCorrected()` if ``steps`` are given. With a scheme that
+            locates no impacts the derivative is not to be trusted if an impact falls within two
+            steps of an end of an interval.
 
     Returns:
         `Lyapunov`.
@@ -125,7 +130,8 @@ def lyapunov(
     check_counts(intervals=intervals, skip=skip, blocks=blocks)
     if blocks < 2 or intervals % blocks:
         raise ValueError(
-            f"intervals={intervals} must be a multiple of blocks={blocks}, and blocks at least 2: their scatter is the error"
+            f"intervals={intervals} must be a multiple of blocks={blocks}, and blocks at least 2: their scatter is the "
+            "error"
         )
     call = Call(problem, q0, v0, steps=steps, t0=t0, **options)
     program, lanes, single = prepare_strobe(call, interval, 1, name="interval", tolerance=SECTION)
@@ -152,10 +158,12 @@ def _frames(problem: Problem, motion: Motion, axes: tuple, size: int) -> Array:
 
 
 def _average(program: Program, lanes: Lanes, many: list[int], size: int) -> tuple[np.ndarray, ...]:
-    """Sums of the logarithms of R's diagonal over blocks of intervals, (lanes, 1 + blocks, size); and the final q, v and statuses.
+    """Sums of the logarithms of R's diagonal over blocks of intervals, (lanes, 1 + blocks, size); and the final q,
+    v and statuses.
 
-    ``many`` (1 + blocks,): number of intervals in each block; the first block are the intervals to skip. ``size``: number of directions. Each interval
-    is a call of the program of orbits, native code: a loop over intervals within XLA takes 5 (one lane) to 170 times (1000 lanes, 100 steps) as long.
+    ``many`` (1 + blocks,): number of intervals in each block; the first block are the intervals to skip. ``size``:
+    number of directions. Each interval is a call of the program of orbits, native code: a loop over intervals within
+    XLA takes 5 (one lane) to 170 times (1000 lanes, 100 steps) as long.
     """
     start, d = lanes.motion, lanes.motion.q0.shape[1]
     begin, length, dtype = np.asarray(start.t0), np.asarray(start.t1) - np.asarray(start.t0), start.q0.dtype

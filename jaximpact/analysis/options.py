@@ -16,7 +16,8 @@ R = TypeVar("R")
 
 
 def with_options(kind: type[MotionOptions]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorator of ``function(..., **options: Unpack[kind])``: the function receives all options of ``kind``, those not given as None.
+    """Decorator of ``function(..., **options: Unpack[kind])``: the function receives all options of ``kind``,
+    those not given as None.
 
     Its signature shows the options by name. A call with an unknown option raises TypeError.
     """

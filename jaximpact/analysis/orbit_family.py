@@ -37,7 +37,8 @@ class OrbitContacts(NamedTuple):
     """Properties of the contacts of one orbit, found by `OrbitFamily.contacts`.
 
     Attributes:
-        impacts, speed: number of impacts in a period that do not accumulate, and the smallest closing speed among them, inf without any.
+        impacts, speed: number of impacts in a period that do not accumulate, and the smallest closing speed among them,
+            inf without any.
         accumulations: number of accumulations in a period.
         lasting: share of the period in which a contact lasts.
         clearance: smallest minimum of a gap in free flight, inf without any.
@@ -55,7 +56,8 @@ class OrbitContacts(NamedTuple):
 
     @property
     def pattern(self) -> tuple[int, int]:
-        """Numbers of impacts and accumulations, which change along a branch only at a grazing or the end of sticking."""
+        """Numbers of impacts and accumulations, which change along a branch only at a
+        grazing or the end of sticking."""
         return self.impacts, self.accumulations
 
 
@@ -83,9 +85,11 @@ class BranchPoint(NamedTuple):
 
 
 class OrbitFamily:
-    """`ShootingEquations` in scaled unknowns z = (y / scale, (p - low) / width), and properties of the orbits that solve them.
+    """`ShootingEquations` in scaled unknowns z = (y / scale, (p - low) / width),
+    and properties of the orbits that solve them.
 
-    y: unknowns of `ShootingEquations`; p: the parameter, whose path (`parameter_path`) is ("args", key) or one of OF_CONTACTS.
+    y: unknowns of `ShootingEquations`; p: the parameter, whose path (`parameter_path`) is
+    ("args", key) or one of OF_CONTACTS.
     """
 
     def __init__(
@@ -159,7 +163,8 @@ class OrbitFamily:
         return self.lanes.replace(**changes)
 
     def can_start(self, z: np.ndarray) -> np.ndarray:
-        # parameters a little beyond the user's bounds are allowed, so that differences across these exist; not so restitution and friction
+        # parameters a little beyond the user's bounds are allowed, so that differences across these exist; not so
+        # restitution and friction
         low, high = BOUNDS.get(self.root, (-np.inf, np.inf))
         inside = (z[:, -1] >= low) & (z[:, -1] <= high)
         if not (inside.all() and np.isfinite(z).all() and np.diff(self.times(z[0]))[0] > 0):
@@ -192,7 +197,8 @@ class OrbitFamily:
         return self.equations.return_map((jacobian[:, :-1] * self.size / self.scale)[None])[0]
 
     def slope_of(self, time: Any) -> Callable[[float], float]:
-        """Returns the function p -> derivative of ``time``, a number or a function of args, with respect to the parameter p; compiled."""
+        """Returns the function p -> derivative of ``time``, a number or a function of args, with respect to the
+        parameter p; compiled."""
         if not callable(time):
             return lambda p: 0.0
         slope = jax.grad(lambda p: time(self.args(p)))
@@ -207,7 +213,8 @@ class OrbitFamily:
         return at
 
     def rates(self, p: float) -> np.ndarray:
-        """Derivatives (2,) of the times at which the orbit starts and ends, with respect to the parameter, at its value p."""
+        """Derivatives (2,) of the times at which the orbit starts and ends, with respect to the parameter,
+        at its value p."""
         given = self.call.t0, self.period
         if self.root in OF_CONTACTS or not any(map(callable, given)):
             return np.zeros(2)
@@ -219,7 +226,8 @@ class OrbitFamily:
         return np.array([begin, begin + length])
 
     def correct(self, guess: np.ndarray, normal: np.ndarray, along: np.ndarray | None) -> BranchPoint | None:
-        """Finds an orbit by Newton's method on the plane through ``guess`` with this ``normal``, all (n + 1,); None if that fails.
+        """Finds an orbit by Newton's method on the plane through ``guess`` with this ``normal``, all (n + 1,);
+        None if that fails.
 
         The tangent of the point is oriented so that its product with ``along`` is not negative.
         """
@@ -247,7 +255,8 @@ class OrbitFamily:
         return point.rows[-self.shift % self.rows]
 
     def move_section(self, point: BranchPoint) -> BranchPoint | None:
-        """Moves the section to the middle of the longest flight and corrects the point; None, with the section unchanged, if that fails."""
+        """Moves the section to the middle of the longest flight and corrects the point; None, with the section
+        unchanged, if that fails."""
         before = self.shift
         z = np.append(point.rows[point.contacts.middle] / self.size, point.z[-1])
         self.shift = (before + point.contacts.middle) % self.rows
@@ -259,7 +268,8 @@ class OrbitFamily:
         return found._replace(tangent=found.tangent * np.sign(found.tangent[-1] * point.tangent[-1]))
 
     def contacts(self, z: np.ndarray) -> tuple[OrbitContacts, np.ndarray, OrbitSlips]:
-        """Computes the orbit with unknowns z; returns its `OrbitContacts`, its states (k, 2d) at the rows, and its `OrbitSlips`."""
+        """Computes the orbit with unknowns z; returns its `OrbitContacts`, its states (k, 2d) at the rows,
+        and its `OrbitSlips`."""
         program, lanes = self.program, self.at(z)
         data = self.equations.at(lanes, self.equations.unknowns(lanes)).take(0)  # on the joints
         numbers = {name: getattr(data, name) for name in ("q0", "v0", "t0", "t1", "args", *OF_CONTACTS)}
@@ -280,7 +290,8 @@ class OrbitFamily:
 
 
 def _observer(problem: Problem) -> Callable[..., Any]:
-    """Compiled function of t (k,), q (k, d) and args: gaps (k, m) and diagonals of the Delassus matrix (k, m) at the rows of a motion."""
+    """Compiled function of t (k,), q (k, d) and args: gaps (k, m) and diagonals of the Delassus matrix (k,
+    m) at the rows of a motion."""
 
     @jax.jit
     def look(t: Array, q: Array, args: Any) -> tuple[Array, Array]:
@@ -294,7 +305,8 @@ def _observer(problem: Problem) -> Callable[..., Any]:
 
 
 def _approach_speeds(problem: Problem, e: np.ndarray, args: Any, change: Any) -> Any:
-    """Closing speeds w (m,) before impacts, from the ``change`` (1 + e) w (m,) of gap velocities, also if e depends on w."""
+    """Closing speeds w (m,) before impacts, from the ``change`` (1 + e) w (m,) of gap velocities,
+    also if e depends on w."""
     require_newton(problem.impact_law, "orbits: a contact's closing speed")
     speed = change
     # where e depends on the speed, by fixed-point iteration, whose error shrinks by w e'/(1 + e) each time
@@ -308,8 +320,8 @@ def _contacts(
 ) -> OrbitContacts:
     """`OrbitContacts` from gaps (k, m) at the nodes of a closed orbit and accumulated impulses (k + 1, m) at its rows.
 
-    ``e`` (m,): restitution; ``approach``: maps the changes (m,) of gap velocities in impacts to the closing speeds (m,) before. A minimum in free
-    flight is taken from the parabola through three nodes without an impulse between them.
+    ``e`` (m,): restitution; ``approach``: maps the changes (m,) of gap velocities in impacts to the closing speeds (m,)
+    before. A minimum in free flight is taken from the parabola through three nodes without an impulse between them.
     """
     if gap.shape[1] == 0:
         return OrbitContacts(0, np.inf, 0, 0.0, np.inf, 1.0, 0)
@@ -337,8 +349,9 @@ def _contacts(
 def _isolated_impacts(found: Runs, e: np.ndarray) -> tuple[np.ndarray, int]:
     """Mask of the runs that are isolated impacts, and the number of accumulations in a periodic motion.
 
-    For e > 0 impacts before a lasting contact accumulate: the contact is the limit of infinitely many impacts, of which only some are resolved, how
-    many depends on h. So all impacts of a contact that has lasting contact in the period belong to accumulations.
+    For e > 0 impacts before a lasting contact accumulate: the contact is the limit of infinitely many impacts, of which
+    only some are resolved, how many depends on h. So all impacts of a contact that has lasting contact in the
+    period belong to accumulations.
     """
     isolated, ends = found.impact.copy(), np.zeros(len(found), bool)
     for contact in np.unique(found.contact[found.lasting & (e[found.contact] > 0)]):
@@ -351,7 +364,8 @@ def _isolated_impacts(found: Runs, e: np.ndarray) -> tuple[np.ndarray, int]:
 
 
 def _longest_flight(pushed: np.ndarray) -> tuple[float, int]:
-    """Distance from the section to the nearest step with an impulse, as a share of the period; and the middle step of the longest flight.
+    """Distance from the section to the nearest step with an impulse, as a share of the period;
+    and the middle step of the longest flight.
 
     ``pushed``: mask of the steps with an impulse in a period that begins at the section.
     """

@@ -1,4 +1,5 @@
-"""For periodic orbits with friction: the instants at which slip vanishes, and how far each contact is from reversing its slip instead of sticking."""
+"""For periodic orbits with friction: the instants at which slip vanishes, and how far each contact is from reversing
+its slip instead of sticking."""
 
 from __future__ import annotations
 
@@ -21,10 +22,10 @@ class OrbitSlips(NamedTuple):
     """Result of `orbit_slips`: the n instants in one period at which the slip of a contact vanishes.
 
     Attributes:
-        room: (n,), increasing: (limit of friction - force that would hold the contact) / limit of friction; where it is positive the contact sticks,
-            where it is negative the slip reverses.
-        square: of all slips that end in sticking, the smallest square of the rate at which the slip velocity vanishes [(velocity/time)^2]; inf if
-            there are none.
+        room: (n,), increasing: (limit of friction - force that would hold the contact) / limit of friction; where it is
+            positive the contact sticks, where it is negative the slip reverses.
+        square: of all slips that end in sticking, the smallest square of the rate at which the slip velocity vanishes
+            [(velocity/time)^2]; inf if there are none.
     """
 
     room: np.ndarray = np.zeros(0)
@@ -39,7 +40,8 @@ class OrbitSlips(NamedTuple):
 def orbit_slips(problem: Problem, solution: Solution, data: Motion) -> OrbitSlips:
     """Finds the instants at which slip vanishes on a closed orbit.
 
-    ``solution``: one period of the orbit with every step; ``data``: the motion that `solve` computed it from, with args and friction.
+    ``solution``: one period of the orbit with every step; ``data``: the motion that `solve` computed it from,
+    with args and friction.
     """
     found = slips(problem, solution, args=data.args, friction=data.friction, static_friction=data.static_friction)
     zeros = np.flatnonzero(np.isin(found.kind, (STOP, REVERSAL)))
@@ -63,10 +65,12 @@ def orbit_slips(problem: Problem, solution: Solution, data: Motion) -> OrbitSlip
 
 
 def _vanishing(last: np.ndarray, before: np.ndarray, earlier: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Share (n,) of a step after the ``last`` row at which a slip vanishes, and the square (n,) of its change per step at that time.
+    """Share (n,) of a step after the ``last`` row at which a slip vanishes,
+    and the square (n,) of its change per step at that time.
 
-    Both follow from the parabola through the magnitudes of the slips (n, k) at the ``last`` row and the two rows before. The square is the slope at
-    the last row squared, minus twice the curvature times the slip there; it is smooth also where the slip only just reaches zero.
+    Both follow from the parabola through the magnitudes of the slips (n, k) at the ``last`` row and the two rows
+    before. The square is the slope at the last row squared, minus twice the curvature times the slip there; it is
+    smooth also where the slip only just reaches zero.
     """
     x, y, z = (np.linalg.norm(slip, axis=1) for slip in (last, before, earlier))
     bend = x - 2 * y + z
@@ -77,14 +81,16 @@ def _vanishing(last: np.ndarray, before: np.ndarray, earlier: np.ndarray) -> tup
 
 
 def _extrapolate(share: np.ndarray, *states: tuple) -> tuple[np.ndarray, ...]:
-    """Values at a ``share`` (n,) of a step after the first of three states (latest first, a step apart), by the parabola through them."""
+    """Values at a ``share`` (n,) of a step after the first of three states (latest first, a step apart), by the
+    parabola through them."""
     s = share[:, None]
     return tuple(x + s * (x - y) + 0.5 * s * (s + 1) * (x - 2 * y + z) for x, y, z in zip(*states, strict=True))
 
 
 @jax.jit
 def _rooms(problem: Problem, t: Array, q: Array, v: Array, args: Any, contact: Array, modes: Array) -> Array:
-    """`OrbitSlips.room` (n,), not sorted, of the contacts ``contact`` (n,) at states (n, ...), with all other contacts in their ``modes`` (n, m)."""
+    """`OrbitSlips.room` (n,), not sorted, of the contacts ``contact`` (n,) at states (n, ...), with all other contacts
+    in their ``modes`` (n, m)."""
 
     def one(t: Array, q: Array, v: Array, contact: Array, modes: Array) -> Array:
         here = AccelerationProblem.at(problem, t, q, v, args)

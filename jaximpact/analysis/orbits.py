@@ -1,11 +1,13 @@
 """Periodic orbits of forced or autonomous systems with impacts, and their Floquet multipliers.
 
-An orbit of a system with periodic forcing is a fixed point of the stroboscopic map P: (q, v) at t0 -> (q, v) at t0 + k T; one of
-an autonomous system is a fixed point of the map from a surface back to it, after a period T that is found with it. Newton's
-method finds both, with the Jacobian that is right across impacts (saltation matrices included), unstable orbits as well as
-stable ones. The eigenvalues of that Jacobian at the fixed point, the monodromy matrix, are its Floquet multipliers.
+An orbit of a system with periodic forcing is a fixed point of the stroboscopic map P: (q, v) at t0 -> (q, v) at t0 + k
+T; one of an autonomous system is a fixed point of the map from a surface back to it, after a period T that is found
+with it. Newton's method finds both, with the Jacobian that is right across impacts (saltation matrices included),
+unstable orbits as well as stable ones. The eigenvalues of that Jacobian at the fixed point, the monodromy matrix,
+are its Floquet multipliers.
 
-Reference: R. I. Leine, H. Nijmeijer, Dynamics and Bifurcations of Non-Smooth Mechanical Systems, Springer (2004), ch. 7-9.
+Reference: R. I. Leine, H. Nijmeijer, Dynamics and Bifurcations of Non-Smooth Mechanical Systems, Springer (2004), ch.
+7-9.
 """
 
 from __future__ import annotations
@@ -41,21 +43,23 @@ class PeriodicOrbit(Drawable):
     Attributes:
         q, v: state at t0 (d,).
         t0: time of the section, () [s].
-        period: time after which the orbit closes, () [s]: cycles times the forcing period, or with a surface the period that was
-            found.
-        multipliers: Floquet multipliers, complex, by decreasing modulus; NaN where Newton failed. (2d,), 2 less for each independent joint and
-            each quaternion, for the variations that these allow; with a surface one less, as the multiplier 1 along the orbit of an
-            autonomous system is left out.
-        monodromy: Jacobian (2d, 2d), of (q, v), of the stroboscopic map at the orbit, or of the map from the surface back to it.
-        residual: largest component of P(q, v) - (q, v), p and -p of quaternions being one, and of the distance from the surface, ().
+        period: time after which the orbit closes, () [s]: cycles times the forcing period, or with a surface the period
+            that was found.
+        multipliers: Floquet multipliers, complex, by decreasing modulus; NaN where Newton failed. (2d,), 2 less for
+            each independent joint and each quaternion, for the variations that these allow; with a surface one less, as
+            the multiplier 1 along the orbit of an autonomous system is left out.
+        monodromy: Jacobian (2d, 2d), of (q, v), of the stroboscopic map at the orbit,
+            or of the map from the surface back to it.
+        residual: largest component of P(q, v) - (q, v), p and -p of quaternions being one,
+            and of the distance from the surface, ().
         iterations: number of Newton iterations, including trials with a shortened step, ().
         converged: whether the residual met the tolerance, ().
         status: `Status` bits of the motion over one period, (); DERIVATIVE_AT_END: an impact lies within two steps
             of t0, or with `EventDriven` within 1000 rtol periods.
-        error: with ``extrapolate``, the largest difference between the state of the finest run and the extrapolated one, an estimate of the
-            error of that run, (); else None.
-        order: with ``extrapolate``, observed orders over h, h/2, h/4 of "state" and "monodromy", and with a surface of the "period",
-            () each; else None.
+        error: with ``extrapolate``, the largest difference between the state of the finest run and the extrapolated
+            one, an estimate of the error of that run, (); else None.
+        order: with ``extrapolate``, observed orders over h, h/2, h/4 of "state" and "monodromy", and with a surface of
+            the "period", () each; else None.
         naming: names and units of the problem.
     """
 
@@ -104,10 +108,12 @@ class PeriodicOrbit(Drawable):
         if bad.size:
             worst = np.ravel(self.residual)[bad[0]]
             raise RuntimeError(
-                f"{bad.size} of {np.size(self.converged)} periodic orbits not found (first: lane {bad[0]}, residual {worst:.3g}): "
-                "start nearer to the orbit, take more steps, or another t0 or surface if an impact falls on the section; orbits of an "
-                "autonomous system are found through a surface=... with a guess of the period, and are no states of rest\n"
-                + self.describe_status()
+                f"{bad.size} of {np.size(self.converged)} periodic orbits not found (first: lane {bad[0]}, residual "
+                f"{worst:.3g}): "
+                "start nearer to the orbit, take more steps, or another t0 or surface if an impact falls on the "
+                "section; orbits of an "
+                "autonomous system are found through a surface=... with a guess of the period, and are no states of "
+                "rest\n" + self.describe_status()
             )
         return self
 
@@ -132,7 +138,8 @@ def periodic_orbit(
 ) -> PeriodicOrbit:
     """Finds periodic orbits near given states, by Newton's method on the map of a section, and their multipliers.
 
-    The section is the time t0, for a system with periodic forcing, or a ``surface`` in the state space of an autonomous system.
+    The section is the time t0, for a system with periodic forcing, or a ``surface`` in the state
+    space of an autonomous system.
 
     Every argument may carry a lane axis as in `ensemble`: several starts or parameters at once. A lane that does not
     converge is flagged (``converged``) and does not affect the others.
@@ -140,27 +147,27 @@ def periodic_orbit(
     Args:
         problem, e, projection, args, args_axes: as in `ensemble`.
         q0, v0: guess of the state at t0, (d,) or (B, d), admissible.
-        period: period of the forcing [s]: a number, (B,), or a function of args. With a surface a guess of the time between two
-            passages, to a factor of 2.
+        period: period of the forcing [s]: a number, (B,), or a function of args. With a surface a guess of the time
+            between two passages, to a factor of 2.
         steps: number of steps in one period, for a scheme with fixed steps.
         cycles: number of periods of the forcing, or of passages through the surface, in one period of the orbit.
-        t0: time of the section [s]: a number, (B,), or a function of args. Keep it away from impacts, where the state has
-            no derivative.
-        surface: ``surface(t, q, v, args) -> ()``, zero on the section of an autonomous system, which the orbit crosses, and away
-            from its impacts: for instance a velocity that is zero at the top of a flight. Called with t = t0.
-        scheme: by default `EventDriven(1e-12, 1e-12)`, or, if ``steps`` are given, `EventCorrected()`, of second order: both can be restarted from
-            (q, v).
+        t0: time of the section [s]: a number, (B,), or a function of args. Keep it away from impacts, where the state
+            has no derivative.
+        surface: ``surface(t, q, v, args) -> ()``, zero on the section of an autonomous system, which the orbit crosses,
+            and away from its impacts: for instance a velocity that is zero at the top of a flight. Called with t = t0.
+        scheme: by default `EventDriven(1e-12, 1e-12)`, or, if ``steps`` are given, `EventCorrected()`, of second order:
+            both can be restarted from (q, v).
         tol: largest residual |P(x) - x| relative to 1 + |x|; by default eps^(2/3).
         iterations: largest number of evaluations of the map.
-        extrapolate: compute the orbit also with 2 and 4 times the steps, and extrapolate state and monodromy from the two finest runs
-            (Richardson; second order for `EventCorrected`, first otherwise).
+        extrapolate: compute the orbit also with 2 and 4 times the steps, and extrapolate state and monodromy from the
+            two finest runs (Richardson; second order for `EventCorrected`, first otherwise).
 
     Returns:
         `PeriodicOrbit`.
 
     Raises:
-        ValueError, TypeError: an argument has a wrong shape, type or value, a start is not admissible, or a surface is given and
-            force or constraints depend on t.
+        ValueError, TypeError: an argument has a wrong shape, type or value, a start is not admissible, or a surface is
+            given and force or constraints depend on t.
     """
     check_no_noise(problem, REPEATS)
     check_counts(iterations=iterations)
@@ -168,7 +175,8 @@ def periodic_orbit(
     program, lanes, single = prepare_strobe(call, period, cycles)
     if extrapolate and program.scheme.traits.order is None:
         raise ValueError(
-            f"extrapolate=True goes by powers of h, on which the error of {type(program.scheme).__name__} does not depend: leave it out "
+            f"extrapolate=True goes by powers of h, on which the error of {type(program.scheme).__name__} does not "
+            "depend: leave it out "
             "(smaller rtol and atol make the error smaller), or give steps and a scheme that goes by them"
         )
     equations = ShootingEquations.of(program, lanes, surface)
@@ -200,7 +208,8 @@ def periodic_orbit(
 
 
 def _solve(equations: ShootingEquations, lanes: Lanes, tol: float, iterations: int) -> PeriodicOrbit:
-    """Solves the shooting ``equations`` by Newton's method from the starts of all ``lanes``; multipliers are left NaN."""
+    """Solves the shooting ``equations`` by Newton's method from the starts of all ``lanes``;
+    multipliers are left NaN."""
     problem = equations.program.problem
     count, d = lanes.motion.q0.shape
     y, matrix, status, residual, used, done = damped_newton(
@@ -225,7 +234,8 @@ def _solve(equations: ShootingEquations, lanes: Lanes, tol: float, iterations: i
 def _without_remarks(orbit: PeriodicOrbit, scheme: Scheme) -> np.ndarray:
     """Returns the status (B,), for orbits with a zero monodromy matrix without the bits on derivatives.
 
-    Lasting contact in all directions makes the monodromy matrix zero. It is then right whatever happens before that contact.
+    Lasting contact in all directions makes the monodromy matrix zero. It is then right
+    whatever happens before that contact.
     """
     zero = FORGOTTEN * max(float(np.finfo(orbit.monodromy.dtype).eps), float(getattr(scheme, "rtol", 0.0)))
     forgets = np.all(np.abs(orbit.monodromy) <= zero, axis=(1, 2))
@@ -233,7 +243,8 @@ def _without_remarks(orbit: PeriodicOrbit, scheme: Scheme) -> np.ndarray:
 
 
 def _extrapolate(found: list[PeriodicOrbit], order: int, unknown: bool) -> PeriodicOrbit:
-    """Extrapolates orbits with steps h, h/2, h/4 (Richardson); ``order``: order of the scheme; ``unknown``: whether periods were unknowns."""
+    """Extrapolates orbits with steps h, h/2, h/4 (Richardson); ``order``: order of the scheme; ``unknown``: whether
+    periods were unknowns."""
     coarse, middle, fine = found
     factor = 1 / (2**order - 1)
 

@@ -20,7 +20,8 @@ from .listed_pairs import check_pairs, is_listed
 
 @dataclass(frozen=True, repr=False)
 class Packing(Result):
-    """Result of `packing`: the c contacts with a force between N bodies at one instant, in a space of 1, 2 or 3 directions.
+    """Result of `packing`: the c contacts with a force between N bodies at one instant, in a space of 1,
+    2 or 3 directions.
 
     Attributes:
         t: the time [s].
@@ -28,13 +29,14 @@ class Packing(Result):
         force: normal force of each contact, the mean over the step (c,) [N].
         push: the contact force on the first body, friction included (c, space) [N].
         net: resultant of the contact forces and the problem's force on each body (N, space) [N].
-        branch: vector from the second body to the first one, to its nearest periodic image (c, space) [length]; NaN for a contact with an obstacle.
-        rattles: mask (N,) of the rattlers: bodies held by fewer contacts than the argument ``needed`` of `packing`; contacts with other rattlers do
-            not count.
+        branch: vector from the second body to the first one, to its nearest periodic image (c, space) [length]; NaN for
+            a contact with an obstacle.
+        rattles: mask (N,) of the rattlers: bodies held by fewer contacts than the argument ``needed`` of `packing`;
+            contacts with other rattlers do not count.
         coordination: mean number of contacts of the bodies that are not rattlers, obstacles counted; NaN if all are.
         fabric: mean of n n' over contacts between bodies, n the direction of the normal force (space, space).
-        stress: sum of push branch' over contacts between bodies by the volume, positive where they press (space, space) [N/area]
-            (Christoffersen, Mehrabadi, Nemat-Nasser 1981); NaN without a volume.
+        stress: sum of push branch' over contacts between bodies by the volume, positive where they press (space, space)
+            [N/area] (Christoffersen, Mehrabadi, Nemat-Nasser 1981); NaN without a volume.
         naming: names and units of the problem.
     """
 
@@ -57,7 +59,8 @@ class Packing(Result):
 
     @property
     def unbalance(self) -> float:
-        """Root mean square of the resultants on bodies that are not rattlers, divided by the root mean square of the contact forces (Ng 2006).
+        """Root mean square of the resultants on bodies that are not rattlers, divided by the root mean square of the
+        contact forces (Ng 2006).
 
         NaN if all bodies are rattlers.
         """
@@ -89,7 +92,8 @@ def packing(
     needed: int | None = None,
     least: float = 1e-3,
 ) -> Packing:
-    """Computes contacts with their forces, rattlers, coordination, fabric and stress of listed bodies in one row of a motion.
+    """Computes contacts with their forces, rattlers, coordination, fabric and stress of listed
+    bodies in one row of a motion.
 
     Args:
         problem: bodies with neighbour lists (`jaximpact.bodies`).
@@ -97,17 +101,19 @@ def packing(
         h: the step of the motion [s]; a force is the impulse of the row's step divided by h.
         row: which row; by default the last.
         args: as they were given to `solve`.
-        volume: volume that the stress refers to (area in the plane); by default that of the periodic box, if all its directions are periodic.
-        needed: number of contacts that hold a body, by default one more than there are directions; with gravity or friction give the number of
-            directions.
-        least: smallest force of a contact that counts, as a part of the mean force; smaller forces are errors of the solver.
+        volume: volume that the stress refers to (area in the plane); by default that of the periodic box,
+            if all its directions are periodic.
+        needed: number of contacts that hold a body, by default one more than there are directions; with gravity or
+            friction give the number of directions.
+        least: smallest force of a contact that counts, as a part of the mean force;
+            smaller forces are errors of the solver.
 
     Returns:
         A `Packing`; ``to_pandas()`` is the table of its contacts.
 
     Raises:
-        ValueError, TypeError: the problem lists no pairs, the solution is a batch or of another problem, h or volume is not positive, there is no
-            such row.
+        ValueError, TypeError: the problem lists no pairs, the solution is a batch or of another problem, h or volume is
+            not positive, there is no such row.
 
     Example:
         >>> found = analysis.packing(problem, motion, h=1e-3)
@@ -116,7 +122,8 @@ def packing(
     check_result("solution", solution, Solution, "solve")
     if not is_listed(problem):
         raise ValueError(
-            "packing needs bodies whose near pairs are listed: state them by jaximpact.bodies, with lists=True if they are few"
+            "packing needs bodies whose near pairs are listed: state them by jaximpact.bodies, with lists=True if they "
+            "are few"
         )
     check_pairs(problem, solution)
     if np.ndim(solution.t) != 1:
@@ -188,7 +195,8 @@ def _geometry(bodies: Any, t: Any, q: np.ndarray, args: Any, ends: np.ndarray) -
 
 
 def _slip_gradient(bodies: Any, t: Any, q: np.ndarray, args: Any, ends: np.ndarray) -> np.ndarray:
-    """Gradients (c, k, space) of slip velocities by the first body's velocity: by virtual power the directions of friction on it."""
+    """Gradients (c, k, space) of slip velocities by the first body's velocity:
+    by virtual power the directions of friction on it."""
     each, time = jnp.asarray(q).reshape(bodies.number, -1), jnp.asarray(t)
     i, j = ends[:, 0], np.maximum(ends[:, 1], 0)
     own_i, own_j = bodies._given(bodies._own(time, args), jnp.asarray(i), jnp.asarray(j))
@@ -214,7 +222,8 @@ def _degrees(ends: np.ndarray, number: int) -> np.ndarray:
 
 
 def _rattlers(ends: np.ndarray, number: int, needed: int) -> np.ndarray:
-    """Mask (N,) of the rattlers: bodies with less than ``needed`` contacts are removed until all that remain have as many among themselves."""
+    """Mask (N,) of the rattlers: bodies with less than ``needed`` contacts are removed until all that remain have as
+    many among themselves."""
     holds = np.ones(number, bool)
     while True:
         few = holds & (_degrees(ends[_are_counted(ends, holds)], number) < needed)

@@ -1,7 +1,9 @@
-"""One prediction of a Kalman filter or smoother across impacts: mean, covariance and Jacobian of the state after a motion.
+"""One prediction of a Kalman filter or smoother across impacts: mean, covariance and
+Jacobian of the state after a motion.
 
-References: N. J. Kong, J. J. Payne, G. Council, A. M. Johnson, The Salted Kalman Filter, Automatica 131 (2021) 109752, for linear prediction by
-saltation matrices and for starts beyond a surface; I. Arasaratnam, S. Haykin, Cubature Kalman filters, IEEE TAC 54 (2009) 1254-1269, for the points.
+References: N. J. Kong, J. J. Payne, G. Council, A. M. Johnson, The Salted Kalman Filter, Automatica 131 (2021) 109752,
+for linear prediction by saltation matrices and for starts beyond a surface; I. Arasaratnam, S. Haykin, Cubature Kalman
+filters, IEEE TAC 54 (2009) 1254-1269, for the points.
 """
 
 from __future__ import annotations
@@ -38,13 +40,15 @@ ROUNDING = 1e3  # units of round-off, of symmetry and eigenvalues of a covarianc
 
 
 class Prediction(NamedTuple):
-    """Result of `predict`: the joint normal distribution of the state x after a motion, and of ``output``, by first and second moments.
+    """Result of `predict`: the joint normal distribution of the state x after a motion, and of ``output``,
+    by first and second moments.
 
     Attributes:
         mean: means of x, and after them of the output, (..., n + k).
         covariance: their covariance (..., n + k, n + k).
         jacobian: their derivative by the state before, (..., n + k, n); by sigma points the linear regression on it.
-        cross: covariance of the state before with them, (..., n, n + k): the gain of a smoother is ``cross @ inv(covariance)``.
+        cross: covariance of the state before with them, (..., n, n + k): the gain of a smoother is
+            ``cross @ inv(covariance)``.
         status: `Status` bits of the motions, (...).
     """
 
@@ -86,32 +90,39 @@ def predict(
 ) -> Prediction:
     """Predicts the state x = (q, v, unknown parameters) at time t from its mean and covariance at t0, across impacts.
 
-    A pure function of jax: it may stand in `jax.jit`, `jax.vmap` and `jax.lax.scan`. Noise of the motion is the user's to add to ``covariance``.
+    A pure function of jax: it may stand in `jax.jit`, `jax.vmap` and `jax.lax.scan`. Noise of the motion is the user's
+    to add to ``covariance``.
 
-    Measurements can reach a filter beyond a surface, where no motion starts: a mean with gaps below zero stands for the motion from the nearest
-    position that is admissible, extrapolated linearly, so that a ball that was measured below the floor has bounced.
+    Measurements can reach a filter beyond a surface, where no motion starts: a mean with gaps below zero stands for the
+    motion from the nearest position that is admissible, extrapolated linearly,
+    so that a ball that was measured below the floor has bounced.
 
     Args:
-        problem: the mechanical system; linkages with joints are refused, as a covariance of all coordinates does not keep them.
+        problem: the mechanical system; linkages with joints are refused,
+            as a covariance of all coordinates does not keep them.
         mean: mean of x at t0, (..., n): positions, velocities and the parameters named in ``unknown``.
         covariance: its covariance (..., n, n), symmetric and positive semidefinite.
         t: time of the prediction > t0 [s], () or (...).
         t0: time of the mean [s], () or (...).
-        unknown: names of the parameters in x, as in `bifurcation`: "e", "friction", "drag" or "args.drag", also "k[1]", or "args" for all of
-            them; they stay constant. Values in ``args`` that are named are not used.
-        method: "linear", an extended Kalman filter's, by the Jacobian that is right across impacts; or "sigma", by 2n motions from points at
-            √n standard deviations around the mean, for when some of them strike before t and others after.
-        output: ``output(solution) -> (k,)`` of one motion, what else is measured of it: its joint distribution with x is returned. With
-            ``save=Events(impacts=1)``, ``lambda solution: solution.events.t`` is the time of the next bounce.
+        unknown: names of the parameters in x, as in `bifurcation`: "e", "friction", "drag" or "args.drag", also "k[1]",
+            or "args" for all of them; they stay constant. Values in ``args`` that are named are not used.
+        method: "linear", an extended Kalman filter's, by the Jacobian that is right across impacts; or "sigma", by 2n
+            motions from points at √n standard deviations around the mean,
+            for when some of them strike before t and others after.
+        output: ``output(solution) -> (k,)`` of one motion, what else is measured of it: its joint distribution with x
+            is returned. With ``save=Events(impacts=1)``, ``lambda solution: solution.events.t``
+            is the time of the next bounce.
         save: as in `solve`, for ``output``; hashable: `Events`, "final" or every k-th step.
-        args, e, friction, static_friction, scheme, projection: as in `solve`, for all motions; by default `EventDriven()`.
+        args, e, friction, static_friction, scheme, projection: as in `solve`, for all motions;
+            by default `EventDriven()`.
 
     Returns:
-        `Prediction`. A failed motion, and an output that does not exist (a bounce after t), has NaN and a status (NON_FINITE).
+        `Prediction`. A failed motion, and an output that does not exist (a bounce after t),
+        has NaN and a status (NON_FINITE).
 
     Raises:
-        ValueError, TypeError: a shape, a name or a number is wrong; a covariance is not symmetric or is indefinite. Traced numbers cannot
-            raise, and set INPUT_INVALID.
+        ValueError, TypeError: a shape, a name or a number is wrong; a covariance is not symmetric or is indefinite.
+            Traced numbers cannot raise, and set INPUT_INVALID.
     """
     check_problem(problem)
     check_choice("method", method, METHODS)
@@ -121,7 +132,8 @@ def predict(
     )
     if problem.joints is not None:
         raise ValueError(
-            "problem: predict has no joints: a covariance of all coordinates would leave them; state independent coordinates"
+            "problem: predict has no joints: a covariance of all coordinates would leave them; state independent "
+            "coordinates"
         )
     x, spread, lead = _checked(mean, covariance)
     times = []
@@ -142,7 +154,8 @@ def predict(
     size = len(_places(given, names))
     if (x.shape[-1] - size) % 2 or x.shape[-1] <= size:
         raise ValueError(
-            f"mean has {x.shape[-1]} entries, and must have 2 d + {size}: d positions, d velocities and the {size} unknown parameters {names}"
+            f"mean has {x.shape[-1]} entries, and must have 2 d + {size}: d positions, d velocities and the {size} "
+            f"unknown parameters {names}"
         )
     how = _How(method, names, size, output, Save.of(save), tuple(methods.items()))
     found = _predict(problem, how, x.reshape(-1, x.shape[-1]), spread.reshape(-1, *spread.shape[-2:]), *times, given)
@@ -174,7 +187,8 @@ def _checked(mean: Any, covariance: Any) -> tuple[Array, Array, tuple[int, ...]]
     for name, array in (("mean", x), ("covariance", spread)):
         if not np.isfinite(array).all():
             raise ValueError(
-                f"{name} holds NaN or infinite numbers: predict from finite ones, after looking at the status of the step before"
+                f"{name} holds NaN or infinite numbers: predict from finite ones, after looking at the status of the "
+                "step before"
             )
     bound = ROUNDING * np.finfo(spread.dtype).eps * np.max(np.abs(spread), axis=(-2, -1), initial=0.0)
     uneven = np.abs(spread - np.swapaxes(spread, -2, -1))
@@ -182,7 +196,8 @@ def _checked(mean: Any, covariance: Any) -> tuple[Array, Array, tuple[int, ...]]
         raise ValueError("covariance is not symmetric: give (C + C.T) / 2")
     if np.any(np.linalg.eigvalsh(spread).min(axis=-1, initial=0.0) < -bound):
         raise ValueError(
-            "covariance is not positive semidefinite, it has a negative eigenvalue: update it in Joseph's form, (1 - K H) C (1 - K H)' + K R K'"
+            "covariance is not positive semidefinite, it has a negative eigenvalue: update it in Joseph's form, (1 - K "
+            "H) C (1 - K H)' + K R K'"
         )
     return *arrays, x.shape[:-1]
 

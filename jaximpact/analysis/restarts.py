@@ -28,7 +28,8 @@ from .forced_motions import admit
 from .options import LaneOptions, with_options
 
 PART_OF_A_STEP = (
-    "a motion run again from a row has the random numbers of another step: interpolate by solution.at(t), solve with save=Events(...), or give "
+    "a motion run again from a row has the random numbers of another step: interpolate by solution.at(t), solve with "
+    "save=Events(...), or give "
     "steps and scheme=EventCorrected(), whose impacts are found without that"
 )
 ACCUMULATED = ("impulse", "joint_impulse", "friction_impulse")  # since the start
@@ -37,10 +38,11 @@ ACCUMULATED = ("impulse", "joint_impulse", "friction_impulse")  # since the star
 def run_between(
     call: Call, rows: tuple[np.ndarray, np.ndarray, np.ndarray], lane: np.ndarray, row: np.ndarray
 ) -> Solution:
-    """Runs n motions, each from row ``row[i]`` of lane ``lane[i]`` of a batch to the time ``t1[i]`` of the call; returns a solution of n lanes.
+    """Runs n motions, each from row ``row[i]`` of lane ``lane[i]`` of a batch to the time ``t1[i]`` of the call;
+    returns a solution of n lanes.
 
-    ``rows``: t (B, k), q and v (B, k, d) of the batch; ``call``: its args and args_axes are those of the batch, its restitution and friction (n, m), or
-    None for the problem's own; its states are not read.
+    ``rows``: t (B, k), q and v (B, k, d) of the batch; ``call``: its args and args_axes are those of the batch, its
+    restitution and friction (n, m), or None for the problem's own; its states are not read.
     """
     check_no_noise(call.problem, PART_OF_A_STEP)
     n = len(lane)
@@ -66,13 +68,15 @@ def run_between(
 
 @with_options(LaneOptions)
 def recomputed(problem: Problem, solution: Solution, t: Any, **options: Unpack[LaneOptions]) -> Solution:
-    """Returns the motion at other times t, each computed by a run from the row before it: see `Solution.at`, with a problem."""
+    """Returns the motion at other times t, each computed by a run from the row before it: see `Solution.at`,
+    with a problem."""
     timing, scheme = solution.timing, options["scheme"]
     if scheme is None and timing is not None and timing.locates:
         scheme = EventDriven(ORBIT, ORBIT) if timing.by_tolerance else EventCorrected()
     if scheme is None or not scheme.traits.locates:
         raise ValueError(
-            "solution.at(t, problem) goes on from a row, whose state is all that EventDriven and EventCorrected need: this solution is of "
+            "solution.at(t, problem) goes on from a row, whose state is all that EventDriven and EventCorrected need: "
+            "this solution is of "
             f"{None if timing is None else timing.scheme}"
         )
     call = Call(problem, None, None, **{**options, "scheme": scheme})
@@ -113,7 +117,8 @@ def recomputed(problem: Problem, solution: Solution, t: Any, **options: Unpack[L
 
 
 def _by_lane(e: Any, lanes: int, m: int, batch: bool) -> np.ndarray:
-    """Restitution or friction by lane and contact (B, m); its shape is interpreted as in `solve` for one motion, as in `ensemble` for a batch."""
+    """Restitution or friction by lane and contact (B, m); its shape is interpreted as in `solve` for one motion, as in
+    `ensemble` for a batch."""
     e = np.asarray(e)
     return np.broadcast_to(e[:, None] if batch and e.ndim == 1 else e, (lanes, m))
 

@@ -35,7 +35,8 @@ VISIBLE = 1e-6  # a multiplier nearer to one, and what dies out less within what
 class Section(Drawable):
     """Result of `stroboscopic` and `poincare_section`: n states of B motions.
 
-    They are taken once a forcing period, at ``t = (phase + k) period``, or at the passages of the motions through a surface.
+    They are taken once a forcing period, at ``t = (phase + k) period``,
+    or at the passages of the motions through a surface.
 
     Attributes:
         t: times (B, n) [s].
@@ -72,7 +73,8 @@ class Section(Drawable):
 
     @property
     def states(self) -> np.ndarray:
-        """Phase-space points (B, n, 2d): positions, and velocities times period/2 pi, all in the unit of q, so that distances make sense."""
+        """Phase-space points (B, n, 2d): positions, and velocities times period/2 pi, all in the unit of q,
+        so that distances make sense."""
         return np.concatenate([self.q, self.v * (self.period / (2 * np.pi))[:, None, None]], axis=-1)
 
     @classmethod
@@ -107,7 +109,8 @@ class ImpactSection(Drawable):
 
     @property
     def per_period(self) -> np.ndarray:
-        """Mean number of impacts per forcing period of each lane (B,): inf where they accumulate, NaN where the lane failed."""
+        """Mean number of impacts per forcing period of each lane (B,): inf where they accumulate,
+        NaN where the lane failed."""
         lanes, cycles = self.section.t.shape
         count = np.bincount(self.impacts.lane, minlength=lanes) / cycles
         count[self.impacts.accumulations.lane] = np.inf
@@ -152,9 +155,10 @@ def stroboscopic(
         cycles: number of periods kept, at least one.
         skip: number of periods left out before these, the transient.
         phase: part of the period, in [0, 1), at which the motion starts and states are taken.
-        scheme: by default `EventDriven(1e-10, 1e-10)`; or, if ``steps`` are given, `EventCorrected()`, of second order, which takes less time if a
-            few digits are enough. A scheme of first order with a whole number of steps in a period ties impacts to the grid of steps: near
-            resonance `MoreauJean` shows several periodic attractors although there is only one.
+        scheme: by default `EventDriven(1e-10, 1e-10)`; or, if ``steps`` are given, `EventCorrected()`, of second order,
+            which takes less time if a few digits are enough. A scheme of first order with a whole number of steps in a
+            period ties impacts to the grid of steps: near resonance `MoreauJean` shows several periodic attractors
+            although there is only one.
         progress: show a progress bar, as in `ensemble`.
 
     Returns:
@@ -194,14 +198,15 @@ def impact_section(
     progress: bool | None = None,
     **options: Unpack[LaneOptions],
 ) -> ImpactSection:
-    """All impacts of the last ``cycles`` forcing periods with their phases, and the stroboscopic section of these periods.
+    """All impacts of the last ``cycles`` forcing periods with their phases,
+    and the stroboscopic section of these periods.
 
     The motions are restarted after ``skip`` periods, so that every step is saved only from then on.
 
     Args:
-        scheme: as in `stroboscopic`, or `MoreauJean()`, with which a position inside a wall is moved onto the wall, by O(h), at the restart. With
-            `EventDriven` impacts are as accurate as the motion, and ``steps``, by default 100, is the number of rows in a period: impacts of a
-            contact within two rows count as one.
+        scheme: as in `stroboscopic`, or `MoreauJean()`, with which a position inside a wall is moved onto the wall, by
+            O(h), at the restart. With `EventDriven` impacts are as accurate as the motion, and ``steps``, by default
+            100, is the number of rows in a period: impacts of a contact within two rows count as one.
         others: as in `stroboscopic`.
 
     Returns:
@@ -234,8 +239,9 @@ def windows(
 ) -> Iterator[tuple[ForcedMotions, Solution, np.ndarray, Section]]:
     """Runs motions group by group over ``skip + cycles`` periods, and yields the last ``cycles`` periods of each group.
 
-    For each group it yields: the motions restarted after ``skip`` periods; their solution with every step over ``cycles`` periods; a mask of the
-    lanes that neither failed nor are padding; and the section of the lanes that are not padding.
+    For each group it yields: the motions restarted after ``skip`` periods; their solution with every step over
+    ``cycles`` periods; a mask of the lanes that neither failed nor are padding;
+    and the section of the lanes that are not padding.
     """
     d, m = motions.lanes.motion.q0.shape[1], motions.constraints()
     for part, live in motions.parts(8 * (1 + 3 * d + m) * (steps * cycles + 1)):
@@ -257,7 +263,8 @@ def windows(
 
 
 def _after_transient(part: ForcedMotions, transient: Solution, skip: int) -> ForcedMotions:
-    """The lanes restarted after their transient; a lane that failed in it is replaced by a copy of one that did not, whose results do not count."""
+    """The lanes restarted after their transient; a lane that failed in it is replaced by a copy of one that did not,
+    whose results do not count."""
     lost = np.asarray(transient.failed)
     if lost.all():
         return part
@@ -268,19 +275,20 @@ def _after_transient(part: ForcedMotions, transient: Solution, skip: int) -> For
 def period_of(section: Section, *, tolerance: float | None = None, most: int | None = None) -> np.ndarray:
     """Period of each motion, in forcing periods or passages through a surface (B,), from its section.
 
-    The period is the smallest p with |x[k + p] - x[k]| <= tolerance for all states x kept (`Section.states`, largest component), unless the motion
-    is still settling. How far the states are from their limit, and whether the limit has a shorter period, is estimated from the rate at which the
-    changes over p periods, and over divisors of p, decay.
+    The period is the smallest p with |x[k + p] - x[k]| <= tolerance for all states x kept (`Section.states`, largest
+    component), unless the motion is still settling. How far the states are from their limit, and whether the limit has
+    a shorter period, is estimated from the rate at which the changes over p periods, and over divisors of p, decay.
 
     Args:
         section: at least two states of each lane; a period p is seen from 2p states on.
-        tolerance: largest difference of states that count as equal [unit of q]; by default 1e-5 of the largest state in the section, in float32
-            2e-3 of it, more after some 700 periods.
+        tolerance: largest difference of states that count as equal [unit of q]; by default 1e-5 of the largest state in
+            the section, in float32 2e-3 of it, more after some 700 periods.
         most: largest p looked for; by default half of the states kept.
 
     Returns:
-        p; 0 where none is found, because the motion has a longer period or is not periodic; -1 where the lane failed, or no longer passes the
-        surface; -2 (`NOT_SETTLED`) where its states still approach a periodic motion, too slowly to tell which: skip more periods.
+        p; 0 where none is found, because the motion has a longer period or is not periodic; -1 where the lane failed,
+        or no longer passes the surface; -2 (`NOT_SETTLED`) where its states still approach a periodic motion, too
+        slowly to tell which: skip more periods.
     """
     period = repeats_after(section, tolerance=tolerance, most=most)
     most = section.t.shape[1] // 2 if most is None else most
@@ -319,10 +327,11 @@ def repeats_after(section: Section, *, tolerance: float | None = None, most: int
 def transient(states: np.ndarray, p: int, *, few: bool = True) -> tuple[np.ndarray, np.ndarray]:
     """Whether states (B, n, c) visibly approach a motion of period p (B,), and their final distance from it (B,).
 
-    Near that motion the changes u[k] = x[k + p] - x[k] obey u[k + 2p] = c1 u[k + p] + c0 u[k], with the same c0 and c1 for all phases and
-    components, once only the two slowest modes remain (with one coordinate there are no others). The roots of the recurrence are the modes'
-    multipliers mu; the remaining distance is u/(1 - mu). Changes that obey no such recurrence are due to rounding or chaos. With ``few``, to be set
-    if the period is known, fewer states are enough: one mode, u[k + p] = c1 u[k], and a looser fit of the recurrence.
+    Near that motion the changes u[k] = x[k + p] - x[k] obey u[k + 2p] = c1 u[k + p] + c0 u[k], with the same c0 and c1
+    for all phases and components, once only the two slowest modes remain (with one coordinate there are no others). The
+    roots of the recurrence are the modes' multipliers mu; the remaining distance is u/(1 - mu). Changes that obey no
+    such recurrence are due to rounding or chaos. With ``few``, to be set if the period is known, fewer states are
+    enough: one mode, u[k + p] = c1 u[k], and a looser fit of the recurrence.
     """
     lanes, n, c = states.shape
     u = states[:, p:] - states[:, :-p]
@@ -350,10 +359,12 @@ def transient(states: np.ndarray, p: int, *, few: bool = True) -> tuple[np.ndarr
 
 
 def default_tolerance(section: Section) -> float:
-    """Default tolerance of `period_of`: PERIODIC times the largest finite state of a section, or what rounding allows, if that is more.
+    """Default tolerance of `period_of`: PERIODIC times the largest finite state of a section, or what rounding allows,
+    if that is more.
 
-    In float32 time and forcing are rounded otherwise in each period, and impacts amplify that: the states of an impact oscillator of period 1 scatter
-    by 1e-4 to 4e-4 over 30 of its first 500 periods, those of one of period 3 by more than 5e-4.
+    In float32 time and forcing are rounded otherwise in each period, and impacts amplify that: the states of an impact
+    oscillator of period 1 scatter by 1e-4 to 4e-4 over 30 of its first 500 periods,
+    those of one of period 3 by more than 5e-4.
     """
     size = np.abs(section.states[~section.failed])
     with np.errstate(invalid="ignore"):

@@ -62,8 +62,10 @@ class Shooting(Result):
         if not np.any(self.converged):
             bits = int(np.bitwise_or.reduce(np.ravel(self.status)))
             raise RuntimeError(
-                f"none of {np.size(self.converged)} starts converged (least violation {np.min(self.violation):.3g}, least optimality "
-                f"{np.min(self.optimality):.3g}): give more iterations, more intervals, other starts, or a target that can be reached\n{describe(bits)}"
+                f"none of {np.size(self.converged)} starts converged (least violation {np.min(self.violation):.3g}, "
+                "least optimality "
+                f"{np.min(self.optimality):.3g}): give more iterations, more intervals, other starts, or a target that "
+                f"can be reached\n{describe(bits)}"
             )
         return self
 
@@ -104,19 +106,22 @@ def shoot(
     iterations: int = 200,
     **options: Unpack[MotionOptions],
 ) -> Shooting:
-    """Finds controls of N intervals of equal length that make the sum of squares of residuals least, from one start or from many at once.
+    """Finds controls of N intervals of equal length that make the sum of squares of residuals least,
+    from one start or from many at once.
 
-    The minimum is a local one, with the impacts in an order that a start leads to: give many starts, and take ``found.best``.
+    The minimum is a local one, with the impacts in an order that a start leads to: give many starts,
+    and take ``found.best``.
 
     Args:
         problem: the mechanical system, whose functions take their controls from args.
         q0, v0: state at t0, (d,) or (B, d).
         controls: controls to begin with, (N, k), or (B, N, k) for B starts: constant in each interval.
         t1, t0: final time, or a guess of it with ``times``; and the initial one [s].
-        control: ``control(u) -> args`` of an interval with the controls u (k,); by default u itself. With N = 1, u are parameters of any function of
-            time in the force.
-        path: ``path(solution, u) -> (m,)``, of the motion of an interval: the squares times its length are added, so that
-            ``lambda solution, u: u`` costs ∫ u² dt, and ``solution.q[-1]`` the positions at the nodes; with ``save=`` there are more rows, or events.
+        control: ``control(u) -> args`` of an interval with the controls u (k,); by default u itself. With N = 1, u are
+            parameters of any function of time in the force.
+        path: ``path(solution, u) -> (m,)``, of the motion of an interval: the squares times its length are added, so
+            that ``lambda solution, u: u`` costs ∫ u² dt, and ``solution.q[-1]`` the positions at the nodes; with
+            ``save=`` there are more rows, or events.
         end: ``end(solution, u) -> (m,)``, residuals of the last interval.
         target: ``target(solution, u) -> (c,)``, what must be zero of the last interval.
         bounds: least and largest controls, numbers or (N, k), (k,).

@@ -4,12 +4,14 @@ Unknowns y are the state x = (q, v) at the section, and the period T where a sur
 
     P(x, T) - x = 0,        s(x) / |n| = 0,   n = grad s.
 
-P is the flow over T, with all its impacts. Its return map to the surface has the Jacobian D = (1 - w n'/(n'w)) dP/dx, w = dP/dT: of the
-2d eigenvalues of D one is 0, which belongs to the direction across the surface and is no multiplier; in its place dP/dx has the 1 that
-every orbit of an autonomous system has along itself. The stroboscopic map is the case of the surface t = t0 + T, where D = dP/dx.
-Of quaternions in x the lengths are made 1 before the flow, and p(T) = -p closes, too: D has zeros along p.
+P is the flow over T, with all its impacts. Its return map to the surface has the Jacobian D = (1 - w n'/(n'w)) dP/dx,
+w = dP/dT: of the 2d eigenvalues of D one is 0, which belongs to the direction across the surface and is no multiplier;
+in its place dP/dx has the 1 that every orbit of an autonomous system has along itself. The stroboscopic map is the case
+of the surface t = t0 + T, where D = dP/dx. Of quaternions in x the lengths are made 1 before the flow, and p(T) = -p
+closes, too: D has zeros along p.
 
-Reference: R. I. Leine, H. Nijmeijer, Dynamics and Bifurcations of Non-Smooth Mechanical Systems, Springer (2004), ch. 7-9.
+Reference: R. I. Leine, H. Nijmeijer, Dynamics and Bifurcations of Non-Smooth Mechanical Systems, Springer (2004), ch.
+7-9.
 """
 
 from __future__ import annotations
@@ -103,8 +105,8 @@ class ShootingEquations:
     def evaluate(self, lanes: Lanes, y: np.ndarray, wrt: tuple[str, ...] = ()) -> tuple[Any, ...]:
         """Evaluates the equations at unknowns y (B, n).
 
-        Returns the residuals (B, n), their Jacobian (B, n, n), statuses (B,), and the Jacobian of the final states by the unknowns and by the inputs
-        in ``wrt``, as in `sensitivities`.
+        Returns the residuals (B, n), their Jacobian (B, n, n), statuses (B,), and the Jacobian of the final states by
+        the unknowns and by the inputs in ``wrt``, as in `sensitivities`.
         """
         moved = self.at(lanes, y)
         names = ("q0", "v0") if self.surface is None else ("q0", "v0", "t1")
@@ -125,7 +127,8 @@ class ShootingEquations:
         return value, matrix, status, jacobian
 
     def distance(self, lanes: Lanes) -> tuple[np.ndarray, np.ndarray]:
-        """Signed distances (B,) of the starts from the surface, to first order, and unit normals (B, 2d) of the surface."""
+        """Signed distances (B,) of the starts from the surface, to first order,
+        and unit normals (B, 2d) of the surface."""
         starts = lanes.only("q0", "v0", "t0", "args")
         away, normal = _distance(self.surface, starts.motion, starts.axes)
         return np.asarray(away), np.asarray(normal)
@@ -146,7 +149,8 @@ class ShootingEquations:
         return flow - rate[:, :, None] * delay[:, None]
 
     def crosses(self, matrix: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Mask (B,) of the roots y (B, n) whose orbits cross the surface transversally; False for equilibria and tangency.
+        """Mask (B,) of the roots y (B, n) whose orbits cross the surface transversally;
+        False for equilibria and tangency.
 
         ``matrix``: Jacobian (B, n, n) of the equations at the roots. All are True without a surface.
         """
@@ -158,7 +162,8 @@ class ShootingEquations:
         return moves & (np.abs(np.sum(normal * rate, axis=1)) > least * np.max(np.abs(rate), axis=1))
 
     def multipliers(self, monodromy: np.ndarray) -> np.ndarray:
-        """Floquet multipliers by decreasing modulus: (B, 2d), 2 less for each joint and quaternion, and one less with a surface."""
+        """Floquet multipliers by decreasing modulus: (B, 2d), 2 less for each joint and quaternion,
+        and one less with a surface."""
         if self.directions < monodromy.shape[1]:
             # the states that joints and quaternions allow are the range of the map: elsewhere it has zeros
             sound = np.all(np.isfinite(monodromy), axis=(1, 2))[:, None, None]
@@ -204,7 +209,8 @@ def check_surface(surface: Any, t: Any, q: Any, v: Any, args: Any) -> None:
         found = jax.eval_shape(surface, t, q, v, args)
     except (TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
         raise ValueError(
-            f"surface failed on one state, (t, q (d,), v (d,), args): {type(error).__name__}: {str(error).splitlines()[0]}"
+            f"surface failed on one state, (t, q (d,), v (d,), args): {type(error).__name__}: "
+            f"{str(error).splitlines()[0]}"
         ) from error
     if getattr(found, "shape", None) != () or not jnp.issubdtype(found.dtype, jnp.floating):
         what = f"{found.dtype}{found.shape}" if hasattr(found, "shape") else type(found).__name__
@@ -226,7 +232,8 @@ def _forcing(problem: Problem, motion: Motion, axes: tuple) -> tuple[Array, Arra
 
 
 def check_forcing(problem: Problem, lanes: Lanes) -> None:
-    """Raises if force or gaps at the start states are others a period later: a state that returns then is no periodic motion."""
+    """Raises if force or gaps at the start states are others a period later:
+    a state that returns then is no periodic motion."""
     one = lanes.take(0)
     state = tuple(jnp.asarray(x, one.q0.dtype) for x in (one.t0, one.q0, one.v0))
     acts = lambda t, q, v: (problem.generalised_force(t, q, v, one.args), problem.gaps(t, q, one.args))
@@ -245,8 +252,10 @@ def check_forcing(problem: Problem, lanes: Lanes) -> None:
             lane = int(np.argwhere(off)[0, 0])
             length = np.broadcast_to(np.asarray(lanes.motion.t1 - lanes.motion.t0), (lanes.count,))[lane]
             raise ValueError(
-                f"period: the {what} at the start state is another one {length:.9g} s later (lane {lane}), so that no motion repeats after "
-                "that time: give the period of the forcing, as a function of args where it depends on them, in float64, with all its digits"
+                f"period: the {what} at the start state is another one {length:.9g} s later (lane {lane}), so that no "
+                "motion repeats after "
+                "that time: give the period of the forcing, as a function of args where it depends on them, in "
+                "float64, with all its digits"
             )
 
 
@@ -269,6 +278,7 @@ def check_autonomous(problem: Problem, lanes: Lanes) -> None:
     found = [of(jnp.asarray(t), starts.motion.q0, starts.motion.v0, starts.motion.args) for t in times]
     if any(not np.array_equal(x, y) for later in found[1:] for x, y in zip(found[0], later, strict=True)):
         raise ValueError(
-            "surface: force or constraints depend on t, so that the period of an orbit is that of the forcing: give that as "
+            "surface: force or constraints depend on t, so that the period of an orbit is that of the forcing: give "
+            "that as "
             "period, and no surface"
         )

@@ -1,9 +1,10 @@
 """Gauss-Newton steps of optimal control by multiple shooting, for many starts at once.
 
-Motions of all intervals of all starts are one batch. States at the nodes are unknowns that the equality constraints of continuity eliminate from each
-step (H. G. Bock, K. J. Plitt, IFAC World Congress 1984, condensing); what is left is a least-squares problem of the controls with a
-Levenberg-Marquardt term (J. J. Moré 1978, whose scaling and test of optimality it has). A step is accepted by an l1 merit function (J. Nocedal,
-S. J. Wright, Numerical Optimization, 2006, 18.3).
+Motions of all intervals of all starts are one batch. States at the nodes are unknowns that the equality constraints of
+continuity eliminate from each step (H. G. Bock, K. J. Plitt, IFAC World Congress 1984, condensing); what is left is a
+least-squares problem of the controls with a Levenberg-Marquardt term (J. J. Moré 1978, whose scaling and test of
+optimality it has). A step is accepted by an l1 merit function (J. Nocedal, S. J. Wright, Numerical Optimization, 2006,
+18.3).
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class How:
 
 
 class _Linear(NamedTuple):
-    """The problem of B starts, linearised: residuals r + J dw and targets c + C dw for changes dw of controls and final time, once nodes are continuous."""
+    """The problem of B starts, linearised: residuals r + J dw and targets c + C dw for changes dw of controls and final
+    time, once nodes are continuous."""
 
     residual: np.ndarray  # (B, m)
     target: np.ndarray  # (B, c)
@@ -76,8 +78,9 @@ class _Linear(NamedTuple):
 
 @partial(jax.jit, static_argnames=("how",))
 def _run(problem: Problem, how: How, given: dict, x: Array, u: Array, t0: Array, t1: Array) -> tuple[Any, Any, Array]:
-    """Values (B, N, ...) of the intervals from states x (B, N, 2d) with controls u (B, N, k): (state at the end, residuals of the path, of the end,
-    targets), their derivatives with a last axis of (q, v, u, t1), and statuses (B, N)."""
+    """Values (B, N, ...) of the intervals from states x (B, N, 2d) with controls u (B, N, k): (state at the end,
+    residuals of the path, of the end, targets), their derivatives with a last axis of (q, v, u, t1), and statuses (B,
+    N)."""
     d, n = x.shape[-1] // 2, x.shape[1]
 
     def interval(k: Array, x: Array, u: Array, t1: Array) -> tuple[Any, Any, Array]:
@@ -140,7 +143,8 @@ class Intervals:
     shape: tuple[int, ...]  # N, k
 
     def linearise(self, lanes: np.ndarray, nodes: np.ndarray, w: np.ndarray) -> _Linear:
-        """The problem of some starts at nodes (B, N - 1, 2d) and w (B, W), with the nodes eliminated interval by interval."""
+        """The problem of some starts at nodes (B, N - 1, 2d) and w (B, W),
+        with the nodes eliminated interval by interval."""
         (b, width), (n, k), some = w.shape, self.shape, _padded(len(w))
         x, u = np.concatenate([self.start[lanes, None], nodes], axis=1), w[:, :-1].reshape(b, n, k)
         found = _run(self.problem, self.how, self.given, x[some], u[some], np.float64(self.t0), w[some, -1])
@@ -181,7 +185,8 @@ class Intervals:
         return _Linear(*numbers, bits, finite & ((bits & int(FAILURES)) == 0), value[0][:, -1])
 
     def follow(self, lanes: np.ndarray, w: np.ndarray) -> np.ndarray:
-        """States at the nodes (B, N - 1, 2d) of motions with the controls w that go on from one interval to the next."""
+        """States at the nodes (B, N - 1, 2d) of motions with the controls w that go on
+        from one interval to the next."""
         some = _padded(len(w))
         u = w[some, :-1].reshape(len(some), *self.shape)
         start = self.start[lanes][some]
@@ -230,7 +235,8 @@ def _step(
 def descend(intervals: Intervals, w: np.ndarray, limits: tuple, tol: float, iterations: int) -> tuple:
     """Repeats steps from w (B, W) until each start has converged or failed.
 
-    Returns w, states at the nodes and the end (B, N + 1, 2d), cost, violation, optimality, steps, whether each has converged, and status, (B,).
+    Returns w, states at the nodes and the end (B, N + 1, 2d), cost, violation, optimality, steps, whether each has
+    converged, and status, (B,).
     """
     count, lanes, n = len(w), np.arange(len(w)), intervals.shape[0]
     nodes = intervals.follow(lanes, w)

@@ -1,8 +1,9 @@
-"""Analysis of contacts with friction: their modes (open, stick, slip) in every step, the work of friction, and when slip stops, begins or reverses.
+"""Analysis of contacts with friction: their modes (open, stick, slip) in every step, the work of friction, and when
+slip stops, begins or reverses.
 
-Whether a contact sticks or slips in a step is decided by its slip velocity where the scheme evaluates it: at the end of the step, (t+, q+, v+), or in
-`MoreauJean` at (t+, q + h v, v+). With listed bodies the contacts are the pairs that ever have an impulse, and the solver's residual decides which
-slips count as zero.
+Whether a contact sticks or slips in a step is decided by its slip velocity where the scheme evaluates it: at the end of
+the step, (t+, q+, v+), or in `MoreauJean` at (t+, q + h v, v+). With listed bodies the contacts are the pairs that ever
+have an impulse, and the solver's residual decides which slips count as zero.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ STOP, BREAK, REVERSAL = "stop", "break", "reversal"
 
 
 class ContactMode(enum.IntEnum):
-    """Mode of a contact with friction in a step: open, without an impulse; or with an impulse, while its bodies stick to each other or slip."""
+    """Mode of a contact with friction in a step: open, without an impulse; or with an impulse, while its bodies stick
+    to each other or slip."""
 
     OPEN = OPEN
     STICK = STICK
@@ -42,25 +44,26 @@ class ContactMode(enum.IntEnum):
 
 @dataclass(frozen=True, repr=False)
 class Slips(Drawable):
-    """Result of `slips`: slip and stick at the contacts of motions, and n events between them, sorted by lane, contact and time.
+    """Result of `slips`: slip and stick at the contacts of motions, and n events between them, sorted by lane,
+    contact and time.
 
     Attributes:
         lane, contact: which motion and which constraint (n,).
         t: times (n,) [s].
-        kind: "stop" (slip ends in sticking), "break" (a contact that sticks begins to slip) or "reversal" (planar slip changes sign without
-            sticking).
-        before, after: slip velocities (n, k) at the rows before and after the event [m/s], k = 1 in the plane and 2 in space; zero where a contact
-            sticks.
+        kind: "stop" (slip ends in sticking), "break" (a contact that sticks begins to slip) or "reversal" (planar slip
+            changes sign without sticking).
+        before, after: slip velocities (n, k) at the rows before and after the event [m/s], k = 1 in the plane and 2 in
+            space; zero where a contact sticks.
         row: the solution's row at or after the event (n,).
         times: times of the rows (rows,), or (B, rows) [s].
-        modes: `ContactMode` of each contact in the step that ends at a row, (rows, m) or (B, rows, m): 0 open, 1 sticks, 2 slips. In the
-            first row, at which no step ends, contacts count as open.
+        modes: `ContactMode` of each contact in the step that ends at a row, (rows, m) or (B, rows, m): 0 open, 1
+            sticks, 2 slips. In the first row, at which no step ends, contacts count as open.
         velocity: slip velocity at the end of that step (..., rows, m, k) [m/s], of open contacts as well.
-        work: work of friction at each contact since the start (..., rows, m) [J]: impulses times the mean of the slip velocities before and after
-            each step; negative where friction dissipates.
+        work: work of friction at each contact since the start (..., rows, m) [J]: impulses times the mean of the slip
+            velocities before and after each step; negative where friction dissipates.
         naming: names and units of the problem.
-        pairs: with listed bodies, the two bodies of each of the m contacts (m, 2), as in `Solution.pairs`: the pairs of bodies that have an impulse
-            at some time, and every body paired with each obstacle.
+        pairs: with listed bodies, the two bodies of each of the m contacts (m, 2), as in `Solution.pairs`: the pairs of
+            bodies that have an impulse at some time, and every body paired with each obstacle.
     """
 
     lane: np.ndarray
@@ -111,11 +114,13 @@ def slips(
     friction: Any = None,
     static_friction: Any = None,
 ) -> Slips:
-    """Finds whether the contacts of a solution with friction are open, stick or slip in each step, and the events between these modes.
+    """Finds whether the contacts of a solution with friction are open, stick or slip in each step,
+    and the events between these modes.
 
-    Times of events have an error of O(h), as the motion of `MoreauJean` has. A stop is located where the extrapolated slip vanishes; a break where
-    the extrapolated friction force reaches the coefficient of static friction times the normal force; a reversal where slip vanishes between two
-    rows. Opening and closing of a contact are not listed: see `impacts`. `EventDriven` with save=Events(kinds=...) has such times to its tolerance.
+    Times of events have an error of O(h), as the motion of `MoreauJean` has. A stop is located where the extrapolated
+    slip vanishes; a break where the extrapolated friction force reaches the coefficient of static friction times the
+    normal force; a reversal where slip vanishes between two rows. Opening and closing of a contact are not listed: see
+    `impacts`. `EventDriven` with save=Events(kinds=...) has such times to its tolerance.
 
     Args:
         problem: the mechanical system, with friction.
@@ -173,7 +178,8 @@ def slips(
     noise = eps * np.max(size, axis=1, keepdims=True)
     speed = np.linalg.norm(after, axis=-1)
     still = (speed <= 1e2 * noise) | (~bound & (speed <= noise / np.sqrt(eps)))
-    # of listed contacts within what the solver left, and where friction falls short of its bound by more than makes a slip so slow
+    # of listed contacts within what the solver left, and where friction falls short of its bound by more than makes a
+    # slip so slow
     still |= (speed <= RESIDUALS * residual) | (speed <= scale * (limit - np.linalg.norm(given, axis=-1)))
     modes = np.where(pushed > 0, np.where(still & rough, STICK, SLIP), OPEN)
     events = _events(t, modes, after, load / static)
@@ -186,7 +192,8 @@ def slips(
 
 
 def _by_lane(mu: Any, single: bool, lanes: int, m: int) -> tuple[Any, int | None]:
-    """Reshapes coefficients ``mu``, as given to `solve` (``single``) or `ensemble`, so that they broadcast over the m contacts.
+    """Reshapes coefficients ``mu``, as given to `solve` (``single``) or `ensemble`,
+    so that they broadcast over the m contacts.
 
     Returns them and their lane axis: 0, or None if they are shared by all lanes.
     """
@@ -198,16 +205,18 @@ def _by_lane(mu: Any, single: bool, lanes: int, m: int) -> tuple[Any, int | None
 
 @partial(jax.jit, static_argnames=("lanes", "ends"))
 def _look(problem: Problem, lanes: tuple, ends: bool, operands: tuple) -> tuple[Array, ...]:
-    """Evaluates slip in each of the n steps of every lane: at both ends of the step, or without ``ends`` where `MoreauJean` does.
+    """Evaluates slip in each of the n steps of every lane: at both ends of the step,
+    or without ``ends`` where `MoreauJean` does.
 
-    ``operands``: t, q, v, args and the coefficients of friction by name that replace those of the problem; ``lanes``: vmap axes of their leaves, and
-    the structure of these.
+    ``operands``: t, q, v, args and the coefficients of friction by name that replace those of the problem; ``lanes``:
+    vmap axes of their leaves, and the structure of these.
 
     Returns:
-        Slip velocities before and after the step (B, n, m, k) each; sums of the magnitudes of the terms of the latter, for rounding errors (B, n, m);
-        the velocities (B, n, m) up to which a unit of friction that is left makes a slip count as none: of listed contacts the largest diagonal entry of
-        the Delassus matrix, of others a share of it as small as rounding; coefficients of friction times the scales of
-        the gaps (B, n, m); and the coefficients of static friction divided by those of friction (B, 1, m), 0 where nothing rubs.
+        Slip velocities before and after the step (B, n, m, k) each; sums of the magnitudes of the terms of the latter,
+        for rounding errors (B, n, m); the velocities (B, n, m) up to which a unit of friction that is left makes a slip
+        count as none: of listed contacts the largest diagonal entry of the Delassus matrix, of others a share of it as
+        small as rounding; coefficients of friction times the scales of the gaps (B, n, m); and the coefficients of
+        static friction divided by those of friction (B, 1, m), 0 where nothing rubs.
     """
 
     def steps(t: Array, q: Array, v: Array, args: Any, mu: Any) -> tuple[Array, ...]:
@@ -247,10 +256,11 @@ def _look(problem: Problem, lanes: tuple, ends: bool, operands: tuple) -> tuple[
 
 
 def _events(t: np.ndarray, modes: np.ndarray, slip: np.ndarray, load: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Finds the events between steps; returns their lane, contact, time, kind, slip velocity before, slip velocity after, and row, as in `Slips`.
+    """Finds the events between steps; returns their lane, contact, time, kind, slip velocity before, slip velocity
+    after, and row, as in `Slips`.
 
-    ``t`` (B, n + 1): times of the rows; ``modes`` (B, n, m): modes of the contacts in the steps; ``slip`` (B, n, m, k): slip velocities at the ends
-    of the steps; ``load`` (B, n, m): impulses of friction divided by their bounds.
+    ``t`` (B, n + 1): times of the rows; ``modes`` (B, n, m): modes of the contacts in the steps; ``slip`` (B, n, m, k):
+    slip velocities at the ends of the steps; ``load`` (B, n, m): impulses of friction divided by their bounds.
     """
     # rounding may open the gap of a lasting contact for a step
     missed = (modes[:, 1:-1] == OPEN) & (modes[:, :-2] != OPEN) & (modes[:, 2:] != OPEN)

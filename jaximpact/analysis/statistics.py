@@ -19,7 +19,8 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 @dataclass(frozen=True, repr=False)
 class Statistics(Drawable):
-    """Result of `statistics`, for each saved row; with groups every array has a leading axis G (after the axis of quantiles).
+    """Result of `statistics`, for each saved row; with groups every array has a leading axis G
+    (after the axis of quantiles).
 
     Attributes:
         t: times of the rows (k,) [s].
@@ -27,8 +28,8 @@ class Statistics(Drawable):
         count: number of lanes used, () or (G,).
         failed: number of failed lanes, which are left out, () or (G,).
         levels: the quantiles asked for (Q,).
-        mean, std: arrays (k, ...) by name ("q", "v", "impulse", "energy" and the user's ``values``); NaN where no lane counts. The
-            standard deviation is that of the sample, NaN for one lane.
+        mean, std: arrays (k, ...) by name ("q", "v", "impulse", "energy" and the user's ``values``); NaN where no lane
+            counts. The standard deviation is that of the sample, NaN for one lane.
         quantile: arrays (Q, k, ...) by name.
         naming: names and units of the problem.
     """
@@ -85,7 +86,8 @@ def statistics(
 
     Args:
         solution: what `ensemble` returned, its rows at the same times in all lanes.
-        groups: one value for each lane (B,), for example a swept parameter: lanes with equal values form a group with statistics of its own.
+        groups: one value for each lane (B,), for example a swept parameter:
+            lanes with equal values form a group with statistics of its own.
         quantiles: levels in [0, 1].
         values: further arrays (B, k, ...) by name.
 
@@ -136,7 +138,8 @@ def statistics(
 
 
 def _arrays(solution: Solution, values: Mapping[str, Any] | None, lanes: int, rows: int) -> dict[str, np.ndarray]:
-    """Arrays (B, k, ...) to take statistics of, by name: those of the solution that have k = ``rows`` rows, and the user's ``values``, checked."""
+    """Arrays (B, k, ...) to take statistics of, by name: those of the solution that have k = ``rows`` rows, and the
+    user's ``values``, checked."""
     names = [name for name in ("q", "v", "impulse", "energy") if getattr(solution, name) is not None]
     arrays = {name: np.asarray(getattr(solution, name)) for name in names}
     # with a save function the state is kept in the final row only

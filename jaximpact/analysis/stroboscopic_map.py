@@ -1,7 +1,8 @@
 """Stroboscopic map of a periodically forced motion and its Jacobian, for many lanes at once.
 
-Shared by periodic orbits, continuation and Lyapunov exponents. A section is a time t0 + k T. `EventCorrected` and `MoreauJean` can be restarted from
-the state (q, v) at a section, while `PaoliSchatzman` and `Maury` also use the previous step: a restart changes their motion by O(h).
+Shared by periodic orbits, continuation and Lyapunov exponents. A section is a time t0 + k T. `EventCorrected` and
+`MoreauJean` can be restarted from the state (q, v) at a section, while `PaoliSchatzman` and `Maury` also use the
+previous step: a restart changes their motion by O(h).
 """
 
 from __future__ import annotations
@@ -42,12 +43,13 @@ def prepare_strobe(
 ) -> tuple[Program, Lanes, bool]:
     """Checks the arguments of motions from ``call.t0`` over ``cycles`` periods of ``call.steps`` steps each.
 
-    ``tolerance``: tolerance of the default scheme if no steps are given; ``name``: the caller's name for the period, used in messages. Returns the
-    program, the lanes, and whether no argument has a lane axis.
+    ``tolerance``: tolerance of the default scheme if no steps are given; ``name``: the caller's name for the period,
+    used in messages. Returns the program, the lanes, and whether no argument has a lane axis.
     """
     if period is None:
         raise ValueError(
-            f"{name}: give the {name}, a number or a function of args; for an orbit of an autonomous system a guess, with surface=..."
+            f"{name}: give the {name}, a number or a function of args; for an orbit of an autonomous system a guess, "
+            "with surface=..."
         )
     given: MotionOptions = {"scheme": call.scheme}
     options, steps = choose_scheme(call.problem, given, call.steps, tolerance)
@@ -75,7 +77,8 @@ def jacobians(program: Program, lanes: Lanes, wrt: tuple[str, ...]) -> tuple[np.
 
 
 def blocks(jacobian: Any) -> np.ndarray:
-    """Jacobian (B, 2d, 2d) of the final state (q, v) by the initial one, joined from its four parts in a ``jacobian`` as in `sensitivities`."""
+    """Jacobian (B, 2d, 2d) of the final state (q, v) by the initial one, joined from its four parts in a ``jacobian``
+    as in `sensitivities`."""
     return np.concatenate(
         [np.concatenate([jacobian[name]["q0"], jacobian[name]["v0"]], axis=2) for name in ("q", "v")], axis=1
     )
@@ -105,7 +108,8 @@ def admissible(problem: Problem, lanes: Lanes, x: np.ndarray) -> np.ndarray:
 
 
 def _length(lanes: Lanes, x: np.ndarray) -> np.ndarray:
-    """Length scale (B, 1) of each state: its largest position plus the distance travelled in a thousand steps, or in the motion."""
+    """Length scale (B, 1) of each state: its largest position plus the distance travelled in a thousand steps,
+    or in the motion."""
     q, v = np.split(np.abs(x), 2, axis=1)
     column = lambda time: np.reshape(np.asarray(time), (-1, 1))
     time = np.minimum(span(column(lanes.motion.h), x.dtype), column(lanes.motion.t1 - lanes.motion.t0))
@@ -114,7 +118,8 @@ def _length(lanes: Lanes, x: np.ndarray) -> np.ndarray:
 
 
 def near_impact(problem: Problem, lanes: Lanes, x: np.ndarray, resolution: ArrayLike) -> np.ndarray:
-    """Mask (B,) of the states x (B, 2d) that lie within twice ``resolution`` before or after an impact, judged by gaps and their rates.
+    """Mask (B,) of the states x (B, 2d) that lie within twice ``resolution`` before or after an impact,
+    judged by gaps and their rates.
 
     ``resolution`` [s]: error of the times of impacts.
     """
@@ -130,7 +135,8 @@ def damped_newton(
 ) -> tuple[np.ndarray, ...]:
     """Finds roots by Newton's method, with damping for each lane separately.
 
-    A step is halved until its end x is allowed, by the mask ``allowed(x)`` (B,), and has a smaller residual than its start.
+    A step is halved until its end x is allowed, by the mask ``allowed(x)`` (B,),
+    and has a smaller residual than its start.
 
     Args:
         evaluate: ``evaluate(x) -> (value (B, n), jacobian (B, n, n), status (B,))``; lanes must not interact.
@@ -139,8 +145,8 @@ def damped_newton(
         iterations: largest number of evaluations.
 
     Returns:
-        x, jacobian, status (of a lane that fails also that of its last trial), residual (B,), evaluations (B,), and whether each lane has converged
-        (B,).
+        x, jacobian, status (of a lane that fails also that of its last trial), residual (B,), evaluations (B,), and
+        whether each lane has converged (B,).
     """
 
     def newton_step(value: np.ndarray, jacobian: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -187,7 +193,8 @@ def lost_derivatives(what: str, status: np.ndarray, derivative: np.ndarray) -> n
     if lost.any():
         lanes = np.flatnonzero(lost)
         warnings.warn(
-            f"the derivative of the motion is not finite in {lanes.size} lanes (first: {lanes[0]}), {what} is NaN: the force, the mass or "
+            f"the derivative of the motion is not finite in {lanes.size} lanes (first: {lanes[0]}), {what} is NaN: the "
+            "force, the mass or "
             "the constraints have no derivative at a state of it (the square root of v @ v at v = 0, say)",
             JaximpactWarning,
             stacklevel=3,
@@ -196,7 +203,8 @@ def lost_derivatives(what: str, status: np.ndarray, derivative: np.ndarray) -> n
 
 
 def directions(problem: Problem, lanes: Lanes) -> int:
-    """Number of directions in which states may vary: 2d, less 2 for each independent joint, of the first lane, and each quaternion."""
+    """Number of directions in which states may vary: 2d, less 2 for each independent joint, of the first lane,
+    and each quaternion."""
     one = lanes.take(0)
     d = one.q0.shape[0] - len(problem.quaternions)
     if problem.joints is None:
@@ -206,7 +214,8 @@ def directions(problem: Problem, lanes: Lanes) -> int:
 
 
 def allowed_directions(problem: Problem, motion: Motion, size: int) -> Array:
-    """Orthonormal directions (2d, size) in which the start (q0, v0) may vary: the null space of d(c, c')/d(q, v) of joints and lengths of quaternions."""
+    """Orthonormal directions (2d, size) in which the start (q0, v0) may vary: the null space of d(c, c')/d(q, v) of
+    joints and lengths of quaternions."""
     x = jnp.concatenate([motion.q0, motion.v0])
     if size == len(x):
         return jnp.eye(size, dtype=x.dtype)
@@ -222,7 +231,8 @@ def allowed_directions(problem: Problem, motion: Motion, size: int) -> Array:
 
 
 def with_unit_quaternions(problem: Problem, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """States (B, 2d) that move as x (B, 2d), with quaternions of length 1, and their derivatives (B, 2d, 2d) by x, which are 0 along a quaternion."""
+    """States (B, 2d) that move as x (B, 2d), with quaternions of length 1, and their derivatives (B, 2d, 2d) by x,
+    which are 0 along a quaternion."""
     if not problem.quaternions:
         return x, np.eye(x.shape[1], dtype=x.dtype)[None]
     found, derivative = _with_unit_quaternions(problem.quaternions, x)
@@ -236,7 +246,8 @@ def _with_unit_quaternions(places: tuple[int, ...], x: Any) -> tuple[Array, Arra
 
 
 def on_one_side(problem: Problem, x: np.ndarray, end: np.ndarray, jacobian: Any) -> tuple[np.ndarray, Any]:
-    """States ``end`` (B, 2d) and their derivatives ``jacobian``, as in `jacobians`, with quaternions on the side of those of x (B, 2d)."""
+    """States ``end`` (B, 2d) and their derivatives ``jacobian``, as in `jacobians`,
+    with quaternions on the side of those of x (B, 2d)."""
     d = x.shape[1] // 2
     sides = np.asarray(jax.vmap(partial(signs, problem.quaternions))(jnp.asarray(x[:, :d]), jnp.asarray(end[:, :d])))
     of_rows = lambda y: y * sides.reshape(*sides.shape, *[1] * (y.ndim - 2))

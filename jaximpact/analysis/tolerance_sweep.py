@@ -12,7 +12,8 @@ from ..jaxtools.argument_checks import check_counts, is_pair, is_traced, is_whol
 from ..mechanics.scheme import Scheme
 from ..results import Solution
 
-ROWS = 13  # rows at which errors are taken, if the user gives no number: a prime, as impacts fall on simple fractions of a motion
+# rows at which errors are taken, if the user gives no number: a prime, as impacts fall on simple fractions of a motion
+ROWS = 13
 DECADES = 10.0 ** -np.arange(3, 13)  # tolerances that are tried by default
 FINEST = 32  # roundings below which no scheme goes, as `EventDriven.tolerance`
 BELOW = 100  # times by which the tolerance of a reference lies below the finest of the runs
@@ -36,7 +37,8 @@ def exact_motion(exact: Callable[..., Any], t: np.ndarray, shape: tuple[int, ...
 
 
 def checked_tolerances(rtols: Any) -> np.ndarray:
-    """The tolerances (k,) that a user gave, the largest first; raises unless they are at least two different numbers above 0."""
+    """The tolerances (k,) that a user gave, the largest first; raises unless they are at least two
+    different numbers above 0."""
     found = real("rtols", rtols).astype(np.float64)
     if found.ndim != 1 or len(found) < 2 or not np.all(found > 0) or len(set(found)) < len(found):
         raise ValueError(f"rtols must be at least two different numbers above 0, got {rtols!r}")
@@ -56,7 +58,8 @@ def check_scheme(scheme: Scheme, steps: Any, phases: int, graph: bool) -> None:
         raise ValueError(f"phases and graph belong to fixed steps, which {name} has not: leave them out")
     if steps is not None and not is_whole(steps, 1):
         raise ValueError(
-            f"steps: {name} chooses its own; errors over rtols=(1e-5, 1e-7, ...) are taken at a grid of steps={ROWS} rows, one "
+            f"steps: {name} chooses its own; errors over rtols=(1e-5, 1e-7, ...) are taken at a grid of steps={ROWS} "
+            "rows, one "
             f"number, got {steps!r}"
         )
     check_counts(steps=ROWS if steps is None else steps)
@@ -67,7 +70,8 @@ def errors_by_tolerance(
 ) -> dict[str, Any]:
     """Fields of a `Convergence` over ``rtols``, and the floor of errors.
 
-    ``run(counts, scheme)`` yields motions; ``steps`` is the number of rows after the start, at which errors are taken. Arguments as in `convergence`.
+    ``run(counts, scheme)`` yields motions; ``steps`` is the number of rows after the start, at which errors are taken.
+    Arguments as in `convergence`.
     """
     share, rows = float(scheme.atol) / float(scheme.rtol), ROWS if steps is None else steps
     tight = lambda rtol: replace(scheme, rtol=float(rtol), atol=float(rtol) * share)
@@ -112,10 +116,11 @@ def errors_by_tolerance(
 
 
 def errors_at_rows(one: Solution, q: np.ndarray, v: np.ndarray, impulse: Any) -> dict[str, float]:
-    """Errors of a solution by name, at its own rows: in position the largest, in velocity the integral over time, and of the total impulse.
+    """Errors of a solution by name, at its own rows: in position the largest, in velocity the integral over time,
+    and of the total impulse.
 
-    ``q``, ``v`` (k, d): the right motion at the rows; ``impulse`` (m,) its total impulses, None if they are not known. The last row has no part in
-    the error of the velocity, as an impact may lie there.
+    ``q``, ``v`` (k, d): the right motion at the rows; ``impulse`` (m,) its total impulses, None if they are not known.
+    The last row has no part in the error of the velocity, as an impact may lie there.
     """
     t, position = np.asarray(one.t, np.float64), np.asarray(one.q, np.float64) - q
     off = np.abs(np.asarray(one.v, np.float64) - v)[:-1]

@@ -17,13 +17,14 @@ def block_mass(
 ) -> Callable[[Array, Any], Array]:
     """Makes the function ``mass(q, args)`` of a `Problem` of many bodies, which returns blocks (N, D, D), one per body.
 
-    Equations with the mass matrix are solved block by block, so that the work grows linearly with the number of bodies. The forces due to a
-    varying mass (Coriolis, centrifugal) are not included: `Problem.from_potential` adds them.
+    Equations with the mass matrix are solved block by block, so that the work grows linearly with the number of bodies.
+    The forces due to a varying mass (Coriolis, centrifugal) are not included: `Problem.from_potential` adds them.
 
     Args:
         number: number of bodies N.
         of_one: ``of_one(q_i, b_i) -> (D, D)``, the mass matrix of one body at q_i (D,).
-        each: ``each(args) -> `` a pytree of arrays with a leading axis of length N: b_i are their i-th entries. By default b_i is ``args``.
+        each: ``each(args) -> `` a pytree of arrays with a leading axis of length N: b_i are their i-th entries.
+            By default b_i is ``args``.
 
     Raises:
         ValueError, TypeError: number is not a whole number >= 1; of_one or each is not a function.

@@ -1,28 +1,31 @@
 """Contact problems with friction on which sweeps stall, solved along a path through the interior of the friction cones.
 
-With impulses r = (mu x_n, x_t) Coulomb's cone is |r_t| <= r_0, which is its own dual. Velocities w = A x + b are written by vectors s in the same
-cone,
+With impulses r = (mu x_n, x_t) Coulomb's cone is |r_t| <= r_0, which is its own dual. Velocities w = A x + b are
+written by vectors s in the same cone,
 
     w_n = mu (s_0 - |s_t|^2 / s_0),    w_t = s_t,
 
-so that w_n is zero on the cone's border and positive inside. Coulomb's law is then r o s = 0, in the product r o s = (r . s, r_0 s_t + s_0 r_t), and
-every function is smooth inside the cones, which De Saxce's shift mu |w_t| is not. The path is the curve
+so that w_n is zero on the cone's border and positive inside. Coulomb's law is then r o s = 0, in the product r o s = (r
+. s, r_0 s_t + s_0 r_t), and every function is smooth inside the cones, which De Saxce's shift mu |w_t|
+is not. The path is the curve
 
     r o s = share size^2 e,    A x + b - w(s) = share p,    e = (1, 0),
 
-from a point at share = 1, which fixes p, to the solution at share = 0. It starts from r = s = size e, or near impulses that are nearly a solution, with
-the r and s there that have the same difference and r o s = size^2 e. Friction makes the share grow again on parts of nearly every path of a
-thousand contacts, where interior-point methods for convex problems stop; piles that settle have paths with a hundred such turns. The path is therefore
-followed by its length, in the direction that the sign of a determinant tells. All equations are quadratic, or quotients of such: from one
-sparse factorisation, of a matrix with as many rows as the bodies have coordinates, a step takes several terms of the path's Taylor series. Which path
-is short cannot be told; several are followed in turns.
+from a point at share = 1, which fixes p, to the solution at share = 0. It starts from r = s = size e, or near impulses
+that are nearly a solution, with the r and s there that have the same difference and r o s = size^2 e. Friction makes
+the share grow again on parts of nearly every path of a thousand contacts, where interior-point methods for convex
+problems stop; piles that settle have paths with a hundred such turns. The path is therefore followed by its length, in
+the direction that the sign of a determinant tells. All equations are quadratic, or quotients of such: from one sparse
+factorisation, of a matrix with as many rows as the bodies have coordinates, a step takes several terms of the path's
+Taylor series. Which path is short cannot be told; several are followed in turns.
 
 References:
-    Yu. E. Nesterov, M. J. Todd, Self-scaled barriers and interior-point methods for convex programming, Math. Oper. Res. 22 (1997), for the scaling.
-    E. L. Allgower, K. Georg, Numerical continuation methods, Springer 1990, for following curves that turn back.
-    B. Cochelin, A path-following technique via an asymptotic-numerical method, Comput. Struct. 53 (1994), for steps by Taylor series.
-    J. Kleinert, B. Simeon, M. Obermayr, An inexact interior point method for the large-scale simulation of granular material, Comput. Methods Appl.
-    Mech. Engrg. 278 (2014), for interior points in piles, with De Saxce's shift kept during a solve.
+    Yu. E. Nesterov, M. J. Todd, Self-scaled barriers and interior-point methods for convex programming, Math. Oper.
+    Res. 22 (1997), for the scaling. E. L. Allgower, K. Georg, Numerical continuation methods, Springer 1990, for
+    following curves that turn back. B. Cochelin, A path-following technique via an asymptotic-numerical method, Comput.
+    Struct. 53 (1994), for steps by Taylor series. J. Kleinert, B. Simeon, M. Obermayr, An inexact interior point method
+    for the large-scale simulation of granular material, Comput. Methods Appl. Mech. Engrg. 278 (2014), for interior
+    points in piles, with De Saxce's shift kept during a solve.
 """
 
 from __future__ import annotations
@@ -34,8 +37,8 @@ import scipy  # which imports parts of it as they are used: its sparse matrices 
 
 from .proximal_steps import ConeSystem, proximal_steps
 
-# starts of paths: far from the guess, by the size of r and s relative to the largest velocity, and near it, where sizes are those that the guess gets
-# at least
+# starts of paths: far from the guess, by the size of r and s relative to the largest velocity, and near it, where sizes
+# are those that the guess gets at least
 FAR, NEAR = (0.3, 5.0), (0.01,)
 FIRST = 80  # steps of each path before the next one is tried; twice as many in each round after that
 STEPS = (1200, 2.0)  # of all paths, and for each contact besides: most of 1700 contacts take 20 to 80, some a thousand
@@ -44,7 +47,8 @@ CLOSE = 100.0  # times the allowed residual, from where Newton's method is tried
 LEAST = 1e-14  # size^2 at which a path ends, relative to the largest velocity: Newton's method goes on from there
 ORDER = 5  # of the Taylor series of a step
 TINY = 1e-300
-# of a point: least and (its inverse) largest root of the eigenvalues of r o s, and defect, relative to the roots on the path
+# of a point: least and (its inverse) largest root of the eigenvalues of r o s, and defect, relative to the roots on the
+# path
 CENTRED, OFF = 0.3, 2.0
 SHORTER, TRIALS = 0.8, 16  # factor of steps that are refused, and trials in all
 # on the diagonal where they are not small, which keeps factors sparse
@@ -53,7 +57,8 @@ PARTS = (1.0, 0.5, 0.2, 0.05)  # of the way back to the path
 
 
 class Point(NamedTuple):
-    """Point of the path: impulses r and dual velocities s (m, 1 + k) in the cones, velocities of the bodies (d,), and the share ()."""
+    """Point of the path: impulses r and dual velocities s (m, 1 + k) in the cones, velocities of the bodies (d,),
+    and the share ()."""
 
     r: np.ndarray
     s: np.ndarray
@@ -131,7 +136,8 @@ def sign_of_permutation(order: np.ndarray) -> int:
 
 
 class BodyMatrix:
-    """Matrix I + H B H' of the coordinates of bodies, for columns H of a contact problem and blocks B (m, 1 + k, 1 + k); its factors are sparse.
+    """Matrix I + H B H' of the coordinates of bodies, for columns H of a contact problem and blocks B (m, 1 + k, 1 +
+    k); its factors are sparse.
 
     Attributes: the ``columns`` H (d, m (1 + k)) of the d coordinates that take part, and their transpose.
     """
@@ -178,7 +184,8 @@ class BodyMatrix:
 
 
 class Curve:
-    """Equations of a path of a contact problem: by its ``size``, and impulses ``x`` (m, 1 + k) to start near, or None to start far from all."""
+    """Equations of a path of a contact problem: by its ``size``, and impulses ``x`` (m, 1 + k) to start near, or None
+    to start far from all."""
 
     def __init__(self, system: ConeSystem, matrix: BodyMatrix, size: float, x: np.ndarray | None = None) -> None:
         b, mu = system.offset, system.within
@@ -269,7 +276,8 @@ class Linearised:
         return found
 
     def solve(self, change: np.ndarray, defect: np.ndarray) -> Point:
-        """Newton step of the path's equations, its parameter ``share`` fixed: r o s (scaled) grows by ``change``, A x + b - w(s) falls by ``defect``."""
+        """Newton step of the path's equations, its parameter ``share`` fixed: r o s (scaled) grows by ``change``, A x +
+        b - w(s) falls by ``defect``."""
         curve = self.curve
         known = times(self.inverse, quotient(self.middle, change))
         right = curve.impulse(known - times(self.slopes, defect))
@@ -301,7 +309,8 @@ class Linearised:
         return way.plus(-self.dot(way, tangent), tangent)
 
     def series(self, tangent: Point) -> list[Point]:
-        """Terms of the Taylor series of the path by its length, from the ``tangent`` on; those of higher order are orthogonal to it."""
+        """Terms of the Taylor series of the path by its length, from the ``tangent`` on;
+        those of higher order are orthogonal to it."""
         curve, at, terms = self.curve, self.at, [tangent]
         turn = at.s[:, 1:] / at.s[:, :1]
         linear = lambda s: np.sum(turn * (2 * s[:, 1:] - turn * s[:, :1]), axis=1)
@@ -355,7 +364,8 @@ def next_point(curve: Curve, at: Point) -> Point | None:
 class CentralPath:
     """A path of a contact problem that is followed bit by bit; arguments are those of `Curve`.
 
-    Attributes: ``x`` (m, 1 + k), impulses with the smallest natural residual so far, and ``least``, that residual by the allowed one; ``ended``.
+    Attributes: ``x`` (m, 1 + k), impulses with the smallest natural residual so far, and ``least``, that residual by
+    the allowed one; ``ended``.
     """
 
     def __init__(self, system: ConeSystem, matrix: BodyMatrix, size: float, x: np.ndarray | None = None) -> None:
@@ -383,10 +393,12 @@ class CentralPath:
 
 
 def central_paths(system: ConeSystem, guess: np.ndarray) -> tuple[np.ndarray, float, int]:
-    """Follows paths of a contact problem in turns, until one ends at a solution. Where all end beside one, a path from near the nearest impulses follows.
+    """Follows paths of a contact problem in turns, until one ends at a solution. Where all end beside one, a path from
+    near the nearest impulses follows.
 
-    ``guess`` (m, 1 + k): impulses that some paths start near. Returns the impulses x (m, 1 + k) with the smallest natural residual, the guess if no path
-    comes nearer; this residual divided by the allowed one; and the number of steps in all.
+    ``guess`` (m, 1 + k): impulses that some paths start near. Returns the impulses x (m, 1 + k) with the smallest
+    natural residual, the guess if no path comes nearer; this residual divided by the allowed one;
+    and the number of steps in all.
     """
     best, least, spent, each = guess, system.excess(guess), 0, FIRST
     begun, limit, matrix = least, STEPS[0] + int(STEPS[1] * len(guess)), BodyMatrix(system)

@@ -19,7 +19,8 @@ from ..mechanics.user_functions import outcome as user_outcome
 def check_bodies(bodies: Any, problem: Any, scheme: Any, e: Any, q: Array, args: Any, shape_of: Callable) -> None:
     """Raises ValueError or TypeError if ``bodies`` do not fit the call; arguments as of `Gaps.check`.
 
-    Checked are the shapes of their functions against the coordinates, and whether the scheme and the problem allow lists of near pairs.
+    Checked are the shapes of their functions against the coordinates, and whether the scheme and the
+    problem allow lists of near pairs.
     """
     t, outcome = np.zeros((), q.dtype), lambda name, *call: user_outcome(name, as_array_tree, *call)
     D = bodies.dimension(q)
@@ -31,7 +32,8 @@ def check_bodies(bodies: Any, problem: Any, scheme: Any, e: Any, q: Array, args:
         for x in jax.tree.leaves(own):
             if x.ndim == 0 or x.shape[0] != bodies.number:
                 raise ValueError(
-                    f"Bodies(each=...) must return arrays with a leading axis of {bodies.number} bodies, got shape {x.shape}"
+                    f"Bodies(each=...) must return arrays with a leading axis of {bodies.number} bodies, got shape "
+                    f"{x.shape}"
                 )
         own = of_one(own)
     found = outcome("Bodies(gap=...): gap(q_i, q_j, a_i, a_j)", bodies.gap, one, one, own, own)
@@ -54,9 +56,11 @@ def check_bodies(bodies: Any, problem: Any, scheme: Any, e: Any, q: Array, args:
 
 
 def _check_slip(bodies: Any, t: Any, one: Any, own: Any, walls: int | None, outcome: Callable) -> None:
-    """Raises ValueError or TypeError unless slip velocities of two bodies, and of a body against its obstacles, have equal numbers k of tangents.
+    """Raises ValueError or TypeError unless slip velocities of two bodies, and of a body against its obstacles, have
+    equal numbers k of tangents.
 
-    ``one`` and ``own``: coordinates and parameters of one body; ``walls``: its number of obstacles; ``outcome``: as in `check_bodies`.
+    ``one`` and ``own``: coordinates and parameters of one body; ``walls``: its number of obstacles; ``outcome``:
+    as in `check_bodies`.
     """
     stated = "slip(q_i, q_j, v_i, v_j, a_i, a_j)"
     found = outcome(f"Bodies(slip=...): {stated}", bodies.slip, one, one, one, one, own, own)
@@ -72,17 +76,20 @@ def _check_slip(bodies: Any, t: Any, one: Any, own: Any, walls: int | None, outc
 
 
 def _check_images(bodies: Any) -> None:
-    """Raises ValueError if a body could touch another one and its periodic image, which dense constraints do not cover."""
+    """Raises ValueError if a body could touch another one and its periodic image,
+    which dense constraints do not cover."""
     period = min((x for x in bodies.box or () if x is not None), default=np.inf)
     if not (bodies.listed or callable(bodies.reach)) and period < 2 * bodies.reach:
         raise ValueError(
-            f"Bodies(box=...): a period of {period:.6g} is shorter than twice the reach, {bodies.reach:.6g}: a body would meet others "
+            f"Bodies(box=...): a period of {period:.6g} is shorter than twice the reach, {bodies.reach:.6g}: a body "
+            "would meet others "
             "from both sides; take a longer box"
         )
 
 
 def check_listed(problem: Any, scheme: Any, e: Any, args: Any, shape_of: Callable) -> None:
-    """Raises if the scheme takes no listed bodies, or the problem or the restitution ``e`` has features that listed bodies do not support."""
+    """Raises if the scheme takes no listed bodies, or the problem or the restitution ``e`` has features that listed
+    bodies do not support."""
     dense = "; of few bodies give Bodies(lists=False), all pairs as constraints of one dense function"
     if not scheme.traits.lists:
         raise ValueError(
@@ -106,11 +113,13 @@ def check_listed(problem: Any, scheme: Any, e: Any, args: Any, shape_of: Callabl
 
 
 def check_blocks(bodies: Any, shape: tuple[int, ...], d: int) -> None:
-    """Raises if the mass of bodies has blocks (N, D, D) whose number is not that of the bodies, or if listed bodies have a full matrix (d, d)."""
+    """Raises if the mass of bodies has blocks (N, D, D) whose number is not that of the bodies, or if listed bodies
+    have a full matrix (d, d)."""
     number: int = bodies.number
     if bodies.listed and len(shape) == 2:
         raise ValueError(
-            f"mass has shape {shape}: of listed bodies give a number, a diagonal ({d},), or a block for each body, ({number}, {d // number}, "
+            f"mass has shape {shape}: of listed bodies give a number, a diagonal ({d},), or a block for each body, "
+            f"({number}, {d // number}, "
             f"{d // number}): see bodies.block_mass; or Bodies(lists=False), of few bodies"
         )
     if len(shape) == 3 and shape[0] != number:

@@ -1,18 +1,20 @@
-"""Native solver of contact problems with friction between bodies: Gauss-Seidel sweeps over pairs, with conjugate directions across sweeps.
+"""Native solver of contact problems with friction between bodies: Gauss-Seidel sweeps over pairs, with conjugate
+directions across sweeps.
 
     w = H' H x + b,    0 <= x_n _|_ w_n >= 0,    |x_t| <= mu x_n,   x_t = -mu x_n w_t / |w_t| where w_t is not zero,
 
-for impulses x and velocities w, normal (n) and tangential (t), with 1 + k columns of H for each contact, scaled to unit length and nonzero at its two
-bodies only; u = H x are velocities of the bodies. A sweep solves the law of one contact after the other, normal before tangential impulses, with all
-other impulses fixed; sweeps alternate between forward and backward order. The change by a pair of sweeps is taken as a gradient: the next pair
-starts from a point ahead along a nonlinear conjugate direction, which is dropped if the change grows. Directions fail where contacts keep changing
-between slip and stick; therefore some sweeps in between are made without them. If sweeps stall, as in piles that nearly jam, `proximal_steps`
-follow, and then `central_path`.
+for impulses x and velocities w, normal (n) and tangential (t), with 1 + k columns of H for each contact, scaled to unit
+length and nonzero at its two bodies only; u = H x are velocities of the bodies. A sweep solves the law of one contact
+after the other, normal before tangential impulses, with all other impulses fixed; sweeps alternate between forward and
+backward order. The change by a pair of sweeps is taken as a gradient: the next pair starts from a point ahead along a
+nonlinear conjugate direction, which is dropped if the change grows. Directions fail where contacts keep changing
+between slip and stick; therefore some sweeps in between are made without them. If sweeps stall, as in piles that nearly
+jam, `proximal_steps` follow, and then `central_path`.
 
 References:
     M. Jean, The non-smooth contact dynamics method, Comput. Methods Appl. Mech. Engrg. 177 (1999).
-    M. Silcowitz-Hansen, S. Niebe, K. Erleben, A nonsmooth nonlinear conjugate gradient method for interactive contact force problems,
-    Visual Comput. 26 (2010).
+    M. Silcowitz-Hansen, S. Niebe, K. Erleben, A nonsmooth nonlinear conjugate gradient method for interactive contact
+    force problems, Visual Comput. 26 (2010).
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ from .kernel_writer import KernelWriter, call_lane, over_lanes
 from .proximal_steps import ROWS, ConeSystem, proximal_steps
 
 LED, PLAIN = 3000, 1500  # sweeps with conjugate directions, and without, in turn
-# Newton steps before the central path: those that converge mostly need fewer; in space few converge at all, and of 2048 spheres each takes as long as ten
-# steps of a path
+# Newton steps before the central path: those that converge mostly need fewer; in space few converge at all, and of 2048
+# spheres each takes as long as ten steps of a path
 SHORT = {2: 20, 3: 0}
 SLACK = 1.1  # by which the squared change of a pair of sweeps may grow before its direction is dropped
 OPERANDS = ("i", "j", "among", "h", "b", "mu", "guess", "allowed", "limit")
@@ -65,7 +67,8 @@ class SweepLoops:
         return w.at.add(w.at.mul(k, w.whole(width)), w.whole(a))
 
     def load(self, name: str, k: Any, width: int, start: int = 0) -> list[Any]:
-        """Emits code that loads ``width`` numbers of contact or body k, from the ``start``-th on, from the array ``name``."""
+        """Emits code that loads ``width`` numbers of contact or body k, from the ``start``-th on,
+        from the array ``name``."""
         return [self.w.get(self.own[name], self.at(k, width, start + a)) for a in range(width)]
 
     def store(self, name: str, k: Any, values: list[Any]) -> None:
@@ -73,7 +76,8 @@ class SweepLoops:
             self.w.put(self.own[name], self.at(k, len(values), a), x)
 
     def columns(self, array: Any, k: Any) -> list[list[Any]]:
-        """Emits code that loads the columns of H of contact k, normal and tangential, 2 D numbers each, from ``array``."""
+        """Emits code that loads the columns of H of contact k, normal and tangential, 2 D numbers each,
+        from ``array``."""
         wide = 2 * self.D
         place = lambda row, a: self.at(k, self.rows * wide, row * wide + a)
         return [[self.w.get(array, place(row, a)) for a in range(wide)] for row in range(self.rows)]
@@ -120,7 +124,8 @@ class SweepLoops:
         return w.sqrt(self.dot(normal, normal)), w.sqrt(largest)
 
     def pack(self) -> None:
-        """Emits code that copies the contacts in the mask ``among`` into working memory, scaled to columns of unit length."""
+        """Emits code that copies the contacts in the mask ``among`` into working memory,
+        scaled to columns of unit length."""
         w, zero, one = self.w, self.w.number(0), self.w.number(1)
         given = self.given
         with w.over(self.contacts) as c:
@@ -192,7 +197,8 @@ class SweepLoops:
         self.count.set(w.at.add(self.count.get(), w.whole(2)))
 
     def judge(self) -> None:
-        """Emits code that computes the largest ratio of a contact's natural residual (`cones.residual`) to the allowed one.
+        """Emits code that computes the largest ratio of a contact's natural residual
+        (`cones.residual`) to the allowed one.
 
         It ends the sweeps if this ratio is at most 1.
         """
@@ -218,7 +224,8 @@ class SweepLoops:
         self.done.set(w.at.select(met, w.whole(1), w.whole(0)))
 
     def defect(self, speed: list[Any], size: list[Any], mu: Any) -> Any:
-        """Emits code that computes the largest entry of the natural residual x - P_K(x - (w + mu |w_t| n)) of a contact.
+        """Emits code that computes the largest entry of the natural residual x - P_K(x -
+        (w + mu |w_t| n)) of a contact.
 
         P_K is the projection onto the friction cone, w the velocity ``speed``, x the impulse ``size``.
         """
@@ -261,7 +268,8 @@ class SweepLoops:
             self.done.set(w.whole(1))
 
     def remember(self) -> None:
-        """Emits code that copies impulses and velocities, so that `lead` can compute their change by a pair of sweeps."""
+        """Emits code that copies impulses and velocities, so that `lead` can compute their
+        change by a pair of sweeps."""
         w = self.w
         impulses, coordinates = w.at.mul(self.m.get(), w.whole(self.rows)), w.at.mul(self.bodies, w.whole(self.D))
         for count, value, before in ((impulses, "x", "before"), (coordinates, "u", "u before")):
@@ -309,12 +317,13 @@ def sweep_text(D: int, k: int, real: Any) -> str:
 
 
 def solver(D: int, k: int, real: Any, bodies: int) -> Callable[[list[np.ndarray], list[np.ndarray]], None]:
-    """Compiled solver: takes the `OPERANDS` of B lanes, fills in impulses (B, m, 1 + k) and iterations (B,), of sweeps and
-    `steps_where_sweeps_stall`.
+    """Compiled solver: takes the `OPERANDS` of B lanes, fills in impulses (B, m, 1 + k) and iterations (B,), of sweeps
+    and `steps_where_sweeps_stall`.
 
-    Operands of a lane: bodies i and j (m,) of each contact, N for an obstacle; ``among`` (m,), 1 for contacts that may have an impulse, else 0;
-    columns h (m, 1 + k, 2 D), body i first; velocities b (m, 1 + k); coefficients mu (m,); initial impulses ``guess`` (m, 1 + k); natural residuals
-    ``allowed`` (m,) [velocity]; and a ``limit`` (1,) of iterations.
+    Operands of a lane: bodies i and j (m,) of each contact, N for an obstacle; ``among`` (m,), 1 for contacts that may
+    have an impulse, else 0; columns h (m, 1 + k, 2 D), body i first; velocities b (m, 1 + k); coefficients mu (m,);
+    initial impulses ``guess`` (m, 1 + k); natural residuals ``allowed`` (m,) [velocity];
+    and a ``limit`` (1,) of iterations.
 
     Raises:
         Unsupported, ImportError: as `compile_module`.
@@ -372,8 +381,8 @@ def excess(given: list[np.ndarray], impulse: np.ndarray) -> float:
 def steps_where_sweeps_stall(given: list[np.ndarray], impulse: np.ndarray, tries: int) -> tuple[np.ndarray, int]:
     """Improves impulses (m, 1 + k) on which sweeps have stalled, by `proximal_steps` and `central_path`.
 
-    Computes in double precision. ``given``: operands of a lane; ``tries``: number of times that sweeps have stalled before. Returns impulses (m,
-    1 + k) whose residual is not larger than that of ``impulse``, and the number of steps.
+    Computes in double precision. ``given``: operands of a lane; ``tries``: number of times that sweeps have stalled
+    before. Returns impulses (m, 1 + k) whose residual is not larger than that of ``impulse``, and the number of steps.
     """
     taken, rows = taking_part(given), impulse.shape[1]
     if not 0 < taken.size * rows <= ROWS or not np.all(np.isfinite(impulse)):

@@ -25,13 +25,15 @@ from .mprgp_call import solve_mprgp, sweep_cones
 class PairContacts:
     """Contacts between bodies ``i`` and ``j`` (m,), with N in place of an obstacle, linearised at one configuration.
 
-    The first ``pairs`` contacts are between two bodies; then follow those with obstacles, the same number for every body, sorted by body.
-    Matrix-vector products need gather and scatter operations for pair contacts only, since the contacts with obstacles are sorted by body.
-    Sums over the coordinates of a body are written out term by term, which takes XLA a tenth of the time.
+    The first ``pairs`` contacts are between two bodies; then follow those with obstacles, the same number for every
+    body, sorted by body. Matrix-vector products need gather and scatter operations for pair contacts only, since the
+    contacts with obstacles are sorted by body. Sums over the coordinates of a body are written out term by term, which
+    takes XLA a tenth of the time.
 
-    ``gap`` f (m,), ``drift`` df/dt (m,); gradients ``gi`` and ``gj`` (m, D) with respect to either body's coordinates, responses ``ri`` and
-    ``rj`` (m, D), M^-1 times the gradients, and ``hi`` and ``hj`` (m, D), H times the gradients, with H' H = M^-1, or None for a diagonal mass.
-    In the methods G (m, d) is the matrix of the gradients, A = G M^-1 G' the Delassus matrix, and L (m,) are impulses.
+    ``gap`` f (m,), ``drift`` df/dt (m,); gradients ``gi`` and ``gj`` (m, D) with respect to either body's coordinates,
+    responses ``ri`` and ``rj`` (m, D), M^-1 times the gradients, and ``hi`` and ``hj`` (m, D), H times the gradients,
+    with H' H = M^-1, or None for a diagonal mass. In the methods G (m, d) is the matrix of the gradients, A = G M^-1 G'
+    the Delassus matrix, and L (m,) are impulses.
     """
 
     gap: Array
@@ -65,7 +67,8 @@ class PairContacts:
 
     @property
     def slack(self) -> int:
-        """Multiples of the round-off by which contacts may overlap at a start, which may be the end of a run of a solver with a coarse tolerance."""
+        """Multiples of the round-off by which contacts may overlap at a start, which may be the end of a run of a
+        solver with a coarse tolerance."""
         return 100
 
     def beside(self, q: Array, sides: Array) -> Array:
@@ -81,8 +84,9 @@ class PairContacts:
         return replace(self, slip=slip)
 
     def friction_products(self) -> tuple[Callable[[Array], Array], Callable[[Array], Array], Array]:
-        """Products with the normal and tangential gradients: the function from impulses (m, 1 + k) to the velocity jump (d,), the function from
-        velocities (d,) to contact velocities (m, 1 + k), and the diagonal of the Delassus matrix (m, 1 + k).
+        """Products with the normal and tangential gradients: the function from impulses (m, 1 + k) to the velocity jump
+        (d,), the function from velocities (d,) to contact velocities (m, 1 + k),
+        and the diagonal of the Delassus matrix (m, 1 + k).
         """
         slip: Any = self.slip
         rows = (self, *slip.tangents)
@@ -121,18 +125,21 @@ class PairContacts:
         return size, *(at(x.reshape(self.bodies, -1)) for x in numbers)
 
     def jump_terms(self, impulse: Array) -> Array:
-        """|M^-1 G'| |L|, (d,): the sizes of the terms of the velocity jump by impulses L (m,), which bound its round-off."""
+        """|M^-1 G'| |L|, (d,): the sizes of the terms of the velocity jump by impulses L (m,),
+        which bound its round-off."""
         size = jnp.abs(impulse)[:, None]
         return self._sum_by_body(jnp.abs(self.ri) * size, jnp.abs(self.rj) * size).ravel()
 
     def largest(self, x: Array) -> Array:
-        """Largest of the numbers x (n,) >= 0, each of an nth part of the coordinates, that each contact has to do with, (m,); a part has whole bodies."""
+        """Largest of the numbers x (n,) >= 0, each of an nth part of the coordinates, that each contact has to do with,
+        (m,); a part has whole bodies."""
         k, of_bodies = self.pairs, jnp.repeat(x, self.bodies // len(x))
         walls = jnp.repeat(of_bodies, (len(self.gap) - k) // self.bodies)
         return jnp.concatenate([jnp.maximum(_rows(of_bodies, self.i[:k]), _rows(of_bodies, self.j[:k])), walls])
 
     def spread(self, x: Array, parts: int) -> Array:
-        """For each of the ``parts`` of `largest`, the largest of the numbers x (m,) >= 0 of contacts that have to do with it, (parts,)."""
+        """For each of the ``parts`` of `largest`, the largest of the numbers x (m,) >= 0 of contacts that
+        have to do with it, (parts,)."""
         k = self.pairs
         ends, pairs = jnp.concatenate([self.i[:k], self.j[:k]]), jnp.concatenate([x[:k], x[:k]])
         walls = jnp.max(x[k:].reshape(self.bodies, -1), axis=1, initial=0.0)
@@ -149,9 +156,11 @@ class PairContacts:
         return self.gi.shape[1] * jnp.sum(self._sum_by_body(one, one) > 0)
 
     def coupled(self, acting: Array) -> Array:
-        """Whether any two contacts in the mask ``acting`` (m,) have gradients that are not orthogonal in the metric M^-1, ().
+        """Whether any two contacts in the mask ``acting`` (m,) have gradients that are not
+        orthogonal in the metric M^-1, ().
 
-        It sums the squared scalar products of all pairs of gradients c_a, c_b at each body, which is |sum c c'|^2 - sum |c|^4.
+        It sums the squared scalar products of all pairs of gradients c_a, c_b at each body,
+        which is |sum c c'|^2 - sum |c|^4.
         """
         diagonal = self.diagonal()
         scale = jnp.where(acting & (diagonal > 0), 1 / jnp.sqrt(jnp.where(diagonal > 0, diagonal, 1)), 0)[:, None]
@@ -165,8 +174,8 @@ class PairContacts:
         return jnp.any(products - total[:, -1] > ORTHOGONAL**2)
 
     def balance(self) -> Callable[[Array, Array], Array]:
-        """Function (offset (m,), closed (m,)) -> forces or impulses L (m,) with A L + offset = 0 at closed contacts, A the Delassus matrix, and L = 0
-        elsewhere.
+        """Function (offset (m,), closed (m,)) -> forces or impulses L (m,) with A L + offset = 0 at closed contacts, A
+        the Delassus matrix, and L = 0 elsewhere.
 
         By conjugate gradients with diagonal scaling; for dependent contacts the forces of least norm.
         """
@@ -208,11 +217,12 @@ class PairContacts:
     def swept(
         self, by_products: Callable, offset: Array, among: Array, allowed: Array, guess: Array, limit: int
     ) -> tuple[Array, Array]:
-        """Solves for the impulses with friction (m, 1 + k) of the contacts in the mask ``among`` (m,): returns them and the iterations ().
+        """Solves for the impulses with friction (m, 1 + k) of the contacts in the mask ``among`` (m,):
+        returns them and the iterations ().
 
-        By native sweeps on a CPU, elsewhere by ``by_products(offset, guess)``. ``offset`` (m, 1 + k): contact velocities without impulses;
-        ``allowed``: tolerance, the natural residual () or (m,) [velocity] up to which a contact counts as solved; ``guess`` (m, 1 + k): impulses to
-        start from; ``limit``: largest number of iterations.
+        By native sweeps on a CPU, elsewhere by ``by_products(offset, guess)``. ``offset`` (m, 1 + k): contact
+        velocities without impulses; ``allowed``: tolerance, the natural residual () or (m,) [velocity] up to which a
+        contact counts as solved; ``guess`` (m, 1 + k): impulses to start from; ``limit``: largest number of iterations.
         """
         slip: Any = self.slip
         columns = jnp.stack([jnp.concatenate(row._halves(), axis=1) for row in (self, *slip.tangents)], axis=1)
@@ -264,7 +274,8 @@ class PairContacts:
         )
 
     def _sum_by_body(self, of_i: Array, of_j: Array) -> Array:
-        """Sums (N, n), for each body, of the terms of its contacts: ``of_i`` (m, n) where it is body i of a contact, ``of_j`` where it is body j."""
+        """Sums (N, n), for each body, of the terms of its contacts: ``of_i`` (m, n) where it is body i of a contact,
+        ``of_j`` where it is body j."""
         k, shape = self.pairs, (self.bodies, of_i.shape[1])
         walls = of_i[k:].reshape(self.bodies, -1, of_i.shape[1])
         ends = jnp.concatenate([self.i[:k], self.j[:k]])
@@ -274,10 +285,11 @@ class PairContacts:
 
 
 class PairSlip(NamedTuple):
-    """Gradients T of the slip velocities of contacts between bodies: `Slip` without any array of size contacts times coordinates.
+    """Gradients T of the slip velocities of contacts between bodies: `Slip` without any array of
+    size contacts times coordinates.
 
-    ``tangents``: for each of k directions, contacts with the gradients of the slip velocity in place of those of the gap; the other fields as in
-    `Slip`.
+    ``tangents``: for each of k directions, contacts with the gradients of the slip velocity in place of those of the
+    gap; the other fields as in `Slip`.
     """
 
     tangents: tuple[PairContacts, ...]
@@ -354,7 +366,8 @@ def _rows(x: Array, body: Array) -> Array:
 
 
 def responses(metric: Metric, i: Array, j: Array, gi: Array, gj: Array, bodies: int) -> dict[str, Any]:
-    """Fields of `PairContacts` that depend on the mass, by name: gradients times M^-1, and gradients times H, where H' H = M^-1."""
+    """Fields of `PairContacts` that depend on the mass, by name: gradients times M^-1, and gradients times H,
+    where H' H = M^-1."""
     if metric.matrix is None:
         return {"ri": gi, "rj": gj, "hi": lax.stop_gradient(gi), "hj": lax.stop_gradient(gj)}
     if metric.matrix.ndim == 3:

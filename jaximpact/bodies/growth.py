@@ -106,7 +106,8 @@ def trim_room(solution: Any, problem: Problem) -> Any:
     most = int(np.max(np.sum(pushing, axis=-1)))
     if most > new:
         raise ValueError(
-            f"{most} pairs of bodies push at once, and there is room for {new} in each row: give Bodies(pairs=...) at least {most}"
+            f"{most} pairs of bodies push at once, and there is room for {new} in each row: give Bodies(pairs=...) at "
+            f"least {most}"
         )
     # in the order of the list, those that push first of all
     rank = np.where(pushing, 0, 1) + (pairs[..., :old, 0] == bodies.number)

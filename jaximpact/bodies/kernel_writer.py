@@ -150,7 +150,8 @@ class LoopVariable:
 
 
 def call_lane(code: MachineCode, arrays: Iterable[list[np.ndarray]], m: int, bodies: int) -> None:
-    """Calls a solver for one lane of m contacts; ``arrays``: its operands, its results and its working memory, a list of arrays each."""
+    """Calls a solver for one lane of m contacts; ``arrays``: its operands, its results and its working memory,
+    a list of arrays each."""
     operands, results, own = ((ctypes.c_void_p * len(x))(*(y.ctypes.data for y in x)) for x in arrays)
     code.call(operands, results, None, ctypes.addressof(own), m, bodies)
 

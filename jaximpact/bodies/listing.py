@@ -21,8 +21,8 @@ from .start import at_reach, too_short
 
 
 class Listed(NamedTuple):
-    """State of a `Listing`: the ``state`` of the scheme, the neighbour list, and the impulses (m, 1 + k) of the last step;
-    attributes such as n, q and v are those of the scheme's state."""
+    """State of a `Listing`: the ``state`` of the scheme, the neighbour list, and the impulses (m, 1 + k) of the last
+    step; attributes such as n, q and v are those of the scheme's state."""
 
     state: Any
     neighbours: Neighbours
@@ -60,7 +60,8 @@ class Listing(Wrapping):
 
     @staticmethod
     def list_status(problem: Problem, motion: Motion, t: Array, q: Array, neighbours: Neighbours) -> Array:
-        """Status bits of the list after a step to q at t: bodies moved so far that pairs may be missing, or the list overflowed."""
+        """Status bits of the list after a step to q at t: bodies moved so far that pairs may be missing,
+        or the list overflowed."""
         bodies: Any = problem.constraints
         reach, _ = bodies.extent(t, motion.args, q.dtype)
         # positions that are no numbers have a status of their own; a reach that is none lists nothing

@@ -18,7 +18,8 @@ from . import mprgp_kernel as kernel
 def solve_mprgp(bodies: int, responses: tuple[Array, Array], operands: tuple[Array, ...]) -> tuple[Array, Array, Array]:
     """Solves the contact problem without friction natively: impulses (m,), iterations (), and velocity jumps (N, D).
 
-    ``responses``: M^-1 times the gap gradients of either body of a contact, (m, D) each; ``operands``: those of `mprgp_kernel.solver`.
+    ``responses``: M^-1 times the gap gradients of either body of a contact, (m, D) each; ``operands``:
+    those of `mprgp_kernel.solver`.
 
     Raises:
         Unsupported, ImportError: native code is not available.
@@ -39,7 +40,8 @@ def solve_mprgp(bodies: int, responses: tuple[Array, Array], operands: tuple[Arr
 
 
 def sweep_cones(bodies: int, operands: tuple[Array, ...]) -> tuple[Array, Array]:
-    """Solves the contact problem with friction natively: impulses (m, 1 + k) and sweeps (); ``operands`` are those of `cone_sweeps.solver`.
+    """Solves the contact problem with friction natively: impulses (m, 1 + k) and sweeps ();
+    ``operands`` are those of `cone_sweeps.solver`.
 
     Raises:
         Unsupported, ImportError: native code is not available.
@@ -59,7 +61,8 @@ def sweep_cones(bodies: int, operands: tuple[Array, ...]) -> tuple[Array, Array]
 def _jumps(bodies: int, ends: list[np.ndarray], responses: list[np.ndarray], impulse: np.ndarray) -> np.ndarray:
     """Velocity jumps (B, N, D) by impulses (B, m), summed over the few contacts with an impulse.
 
-    ``ends``: bodies i and j (B, m) of each contact; ``responses``: M^-1 times the gap gradients of either body, (B, m, D) each.
+    ``ends``: bodies i and j (B, m) of each contact; ``responses``: M^-1 times the gap gradients of either body,
+    (B, m, D) each.
     """
     lane, contact = np.nonzero(impulse)
     size = impulse[lane, contact]
@@ -75,9 +78,9 @@ def call_as_operation(
 ) -> tuple[Array, ...]:
     """Calls a function of numpy arrays, ``make()``, as an operation of jax, and returns its results.
 
-    ``make()(operands, results)`` fills in the arrays ``results``. ``key``: names the function, whose target is registered once; ``results``:
-    shape and dtype of each result. The function takes arrays with a lane axis; without ``lanes`` the arrays given here have none, and get one as
-    a numpy view (adding it in jax would copy every operand).
+    ``make()(operands, results)`` fills in the arrays ``results``. ``key``: names the function, whose target is
+    registered once; ``results``: shape and dtype of each result. The function takes arrays with a lane axis; without
+    ``lanes`` the arrays given here have none, and get one as a numpy view (adding it in jax would copy every operand).
     """
 
     def of_one() -> Callable:
@@ -92,8 +95,8 @@ def call_as_operation(
 def batchable(every: Callable, lanes: bool = False) -> Callable:
     """Makes ``every``, a function of arrays with or without a lane axis, batchable by vmap.
 
-    It is called once for the whole batch, which becomes the lane axis of the arrays or, with ``lanes``, is merged into the lane axis that they
-    have already.
+    It is called once for the whole batch, which becomes the lane axis of the arrays or, with ``lanes``, is merged into
+    the lane axis that they have already.
     """
 
     @custom_vmap

@@ -1,13 +1,15 @@
-"""Native solver of contact problems between bodies: matrix-free conjugate gradients with projections (MPRGP), looping over pairs.
+"""Native solver of contact problems between bodies: matrix-free conjugate gradients with projections (MPRGP),
+looping over pairs.
 
     min 1/2 x' A x + b' x,  x >= 0,    A = H' H,
 
-for impulses x, with gap velocities A x + b and a column of H for each contact, of unit length and nonzero at its two bodies only. On the face of
-contacts with x > 0 it takes conjugate gradient steps. A step that would leave the face ends at its boundary, followed by a projected gradient step.
-Once the free gradient (contacts with x > 0) is smaller than the chopped one (the others), a projected gradient step changes the face.
+for impulses x, with gap velocities A x + b and a column of H for each contact, of unit length and nonzero at its two
+bodies only. On the face of contacts with x > 0 it takes conjugate gradient steps. A step that would leave the face ends
+at its boundary, followed by a projected gradient step. Once the free gradient (contacts with x > 0) is smaller than the
+chopped one (the others), a projected gradient step changes the face.
 
-Reference: Z. Dostal, J. Schoberl, Minimizing quadratic functions over non-negative cone with the rate of convergence and finite
-termination, Comput. Optim. Appl. 30 (2005), algorithm MPRGP.
+Reference: Z. Dostal, J. Schoberl, Minimizing quadratic functions over non-negative cone with the rate of convergence
+and finite termination, Comput. Optim. Appl. 30 (2005), algorithm MPRGP.
 """
 
 from __future__ import annotations
@@ -161,8 +163,8 @@ class ContactLoops:
     def add_measures(self, k: Any, x: Any, g: Any, of: dict[str, LoopVariable], step: Any) -> None:
         """Emits code that adds contact k, with impulse x and gradient g, to the measures ``of``.
 
-        They are the residual, relative to the tolerance, and the sizes of the free and the chopped gradient. ``step``: length of a projected
-        gradient step, by which the free gradient is limited where the step would end at x = 0.
+        They are the residual, relative to the tolerance, and the sizes of the free and the chopped gradient. ``step``:
+        length of a projected gradient step, by which the free gradient is limited where the step would end at x = 0.
         """
         w, zero = self.w, self.w.number(0)
         free = w.less(zero, x)
@@ -239,10 +241,12 @@ class ContactLoops:
     def conjugate(
         self, step: Any, of: dict[str, LoopVariable], exact: LoopVariable, measure: Callable[[], None]
     ) -> None:
-        """Emits code for a conjugate gradient step on the face, or for one to its boundary and a projected gradient step.
+        """Emits code for a conjugate gradient step on the face, or for one to its boundary
+        and a projected gradient step.
 
-        ``step``: length of the projected step; ``of``: measures of `add_measures`, which are computed anew, after the projected step by the
-        function ``measure``; ``exact``: variable, 1 if the gradient was computed by its definition, 0 if it was updated.
+        ``step``: length of the projected step; ``of``: measures of `add_measures`, which are computed anew, after the
+        projected step by the function ``measure``; ``exact``: variable, 1 if the gradient was computed by its
+        definition, 0 if it was updated.
         """
         w, zero = self.w, self.w.number(0)
         self.clear_velocities()
@@ -331,16 +335,19 @@ class ContactLoops:
 
 @cache
 def walk_text(D: int, real: Any) -> str:
-    """LLVM IR of the solver of this module (MPRGP, a walk over the pairs) for bodies of D coordinates; ``real``: the floating dtype."""
+    """LLVM IR of the solver of this module (MPRGP, a walk over the pairs) for bodies of D coordinates; ``real``:
+    the floating dtype."""
     return ContactLoops(D, real).text()
 
 
 def solver(D: int, real: Any, bodies: int) -> Callable[[list[np.ndarray], list[np.ndarray]], None]:
-    """Compiled solver: a function of two lists of arrays, operands (i, j, hi, hj, offset, guess, tolerance, limit) of B lanes, and results.
+    """Compiled solver: a function of two lists of arrays, operands (i, j, hi, hj, offset, guess, tolerance,
+    limit) of B lanes, and results.
 
-    It fills in the results: impulses (B, m) and iterations (B,). Operands of a lane: bodies i and j (m,) of each contact, N for an obstacle; hi and
-    hj (m, D), the gap's gradients by either body times H; gap velocities ``offset`` (m,) without impulses; impulses ``guess`` (m,) to start from;
-    ``tolerance``: residual [velocity]; ``limit`` (1,): largest number of iterations.
+    It fills in the results: impulses (B, m) and iterations (B,). Operands of a lane: bodies i and j (m,) of each
+    contact, N for an obstacle; hi and hj (m, D), the gap's gradients by either body times H; gap velocities ``offset``
+    (m,) without impulses; impulses ``guess`` (m,) to start from; ``tolerance``: residual [velocity]; ``limit`` (1,):
+    largest number of iterations.
 
     Raises:
         Unsupported, ImportError: as `compile_module`.

@@ -1,7 +1,7 @@
 """Neighbour lists: near pairs of bodies by a cell list with a skin, in arrays of fixed size.
 
-Cells are at least as wide as the cutoff, so that a body's neighbours lie in its own and the adjacent cells. Bodies are sorted by the
-number of their cell; the domain is unbounded, since cells grow when bodies fly far apart.
+Cells are at least as wide as the cutoff, so that a body's neighbours lie in its own and the adjacent cells. Bodies are
+sorted by the number of their cell; the domain is unbounded, since cells grow when bodies fly far apart.
 
 Reference: M. P. Allen, D. J. Tildesley, Computer Simulation of Liquids, 2nd ed. (2017), section 5.3.
 """
@@ -22,10 +22,12 @@ CELLS = {1: 2**30, 2: 2**15, 3: 2**10}  # along each direction: the number of a 
 
 
 class Neighbours(NamedTuple):
-    """Neighbour list: pairs of bodies ``i`` < ``j`` (K,) nearer than ``cutoff`` () at ``points`` (N, S), sorted; empty slots hold N.
+    """Neighbour list: pairs of bodies ``i`` < ``j`` (K,) nearer than ``cutoff`` () at ``points`` (N, S), sorted;
+    empty slots hold N.
 
-    ``reach`` (): distance within which gaps could close when the list was made; ``cutoff``: reach + skin. ``pairs`` () and ``members`` (): number of
-    pairs found, and of bodies in the fullest cell. ``lost`` (): whether these exceed the capacity, so that pairs are missing.
+    ``reach`` (): distance within which gaps could close when the list was made; ``cutoff``: reach + skin. ``pairs`` ()
+    and ``members`` (): number of pairs found, and of bodies in the fullest cell. ``lost`` (): whether these exceed the
+    capacity, so that pairs are missing.
     """
 
     i: Array
@@ -40,8 +42,8 @@ class Neighbours(NamedTuple):
     def approach(self, points: Array, reach: Array) -> Array:
         """Upper bound, (), on how much (distance - reach) of any two bodies has decreased since the list was made.
 
-        ``points`` (N, S) and ``reach`` (): positions and reach now. Common motion does not count: displacements are taken relative to the middle
-        of all displacements.
+        ``points`` (N, S) and ``reach`` (): positions and reach now. Common motion does not count: displacements are
+        taken relative to the middle of all displacements.
         """
         return widest(points - self.points) + (reach - self.reach)
 
@@ -64,10 +66,11 @@ def longest(vectors: Array) -> Array:
 def search(
     points: Array, reach: Array, skin: Array, box: Box, slots: int, room: int, method: str | None = None
 ) -> Neighbours:
-    """Finds pairs of points (N, S) nearer than reach + skin, in a ``box`` that is periodic along directions with a length.
+    """Finds pairs of points (N, S) nearer than reach + skin, in a ``box`` that is periodic
+    along directions with a length.
 
-    ``slots`` is the capacity for pairs, ``room`` that for bodies in a cell. ``method``: "cells", "tree" (on a CPU), or None for the
-    faster one of the device.
+    ``slots`` is the capacity for pairs, ``room`` that for bodies in a cell. ``method``: "cells", "tree" (on a CPU), or
+    None for the faster one of the device.
     """
     points, reach, cutoff = lax.stop_gradient((points, reach, reach + skin))
 
@@ -84,7 +87,8 @@ def search(
 
 
 def _cell_pairs(points: Array, cutoff: Array, box: Box, slots: int, room: int) -> tuple[Array, Array, Array, Array]:
-    """Pairs i < j (K,) of points nearer than the cutoff, sorted, N in empty slots; their number; and the number of bodies in the fullest cell."""
+    """Pairs i < j (K,) of points nearer than the cutoff, sorted, N in empty slots; their number; and the number of
+    bodies in the fullest cell."""
     count, space = points.shape
     cell, shape, periodic = _cells(points, cutoff, box)
     shape_of_all, every = shape[None], periodic[None]

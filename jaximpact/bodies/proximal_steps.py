@@ -1,16 +1,18 @@
 """Contact problems with friction on which sweeps stall: proximal points, each by Newton's method with sparse matrices.
 
-Piles that nearly jam have self-balanced impulses, which change no velocity. Along these a Gauss-Seidel sweep may advance by only 1e-7 of the way to
-where the next contact opens or slips, and conjugate directions do not converge. A proximal step from impulses x_k solves
+Piles that nearly jam have self-balanced impulses, which change no velocity. Along these a Gauss-Seidel sweep may
+advance by only 1e-7 of the way to where the next contact opens or slips, and conjugate directions do not converge. A
+proximal step from impulses x_k solves
 
     w = A x + b + s (x - x_k)
 
-with the law of friction, for impulses x and velocities w of the contacts. With the shift s the problem is regular and Newton's method mostly
-converges; the step x - x_k is then extended as long as the residual does not grow. No theorem says that this converges.
+with the law of friction, for impulses x and velocities w of the contacts. With the shift s the problem is regular and
+Newton's method mostly converges; the step x - x_k is then extended as long as the residual does not grow. No theorem
+says that this converges.
 
 References:
-    P. Alart, A. Curnier, A mixed formulation for frictional contact problems prone to Newton like solution methods, Comput. Methods Appl. Mech.
-    Engrg. 92 (1991), for the equations.
+    P. Alart, A. Curnier, A mixed formulation for frictional contact problems prone to Newton like solution methods,
+    Comput. Methods Appl. Mech. Engrg. 92 (1991), for the equations.
     R. T. Rockafellar, Monotone operators and the proximal point algorithm, SIAM J. Control Optim. 14 (1976).
 """
 
@@ -34,11 +36,13 @@ FARTHEST, SLACK = (
 
 
 class ConeSystem(NamedTuple):
-    """Contact problem w = A x + b of m contacts, scaled to a unit diagonal of A: impulses x and velocities w (m, 1 + k), k tangents.
+    """Contact problem w = A x + b of m contacts, scaled to a unit diagonal of A:
+    impulses x and velocities w (m, 1 + k), k tangents.
 
-    ``matrix`` A (m (1 + k), m (1 + k)) = H' H and ``columns`` H (N D, m (1 + k)), sparse; ``offset`` b (m, 1 + k); ``within`` (m,) friction coefficients of the scaled problem. Unscaled
-    velocities are ``root`` (m, 1 + k) times w, impulses x / root; ``mu`` (m,) and ``allowed`` (m,): friction coefficients and allowed natural
-    residuals [velocity] of the unscaled problem.
+    ``matrix`` A (m (1 + k), m (1 + k)) = H' H and ``columns`` H (N D, m (1 + k)), sparse; ``offset`` b (m, 1 + k);
+    ``within`` (m,) friction coefficients of the scaled problem. Unscaled velocities are ``root`` (m, 1 + k) times w,
+    impulses x / root; ``mu`` (m,) and ``allowed`` (m,): friction coefficients and allowed natural residuals
+    [velocity] of the unscaled problem.
     """
 
     matrix: scipy.sparse.csc_matrix
@@ -51,7 +55,8 @@ class ConeSystem(NamedTuple):
 
     @classmethod
     def of(cls, ends: np.ndarray, h: np.ndarray, b: np.ndarray, mu: np.ndarray, allowed: np.ndarray) -> ConeSystem:
-        """The system of columns h (m, 1 + k, 2 D) at the bodies ``ends`` (2, m), N in place of an obstacle; operands as of `cone_sweeps.solver`."""
+        """The system of columns h (m, 1 + k, 2 D) at the bodies ``ends`` (2, m), N in place of an obstacle; operands as
+        of `cone_sweeps.solver`."""
         m, rows, wide = h.shape
         D = wide // 2
         place = np.concatenate([end[:, None] * D + np.arange(D) for end in ends.astype(np.int64)], axis=1)
@@ -99,7 +104,8 @@ def _length(x: np.ndarray) -> np.ndarray:
 
 
 def equations(x: np.ndarray, w: np.ndarray, mu: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Residual (m, 1 + k) of Alart and Curnier's equations of the friction law, and its Jacobians by x and by w (m, 1 + k, 1 + k).
+    """Residual (m, 1 + k) of Alart and Curnier's equations of the friction law,
+    and its Jacobians by x and by w (m, 1 + k, 1 + k).
 
     Impulses x and velocities w (m, 1 + k) of a problem with unit diagonal, coefficients mu (m,).
     """
@@ -121,8 +127,8 @@ def equations(x: np.ndarray, w: np.ndarray, mu: np.ndarray) -> tuple[np.ndarray,
 
 
 def proximal_point(system: ConeSystem, x0: np.ndarray, shift: float, limit: int) -> tuple[np.ndarray, bool, int]:
-    """Solves w = A x + b + shift (x - x0) with the law of friction by Newton's method: impulses x (m, 1 + k), whether the residual is at most
-    `EXACT`, and Newton steps, at most ``limit``."""
+    """Solves w = A x + b + shift (x - x0) with the law of friction by Newton's method: impulses x (m, 1 + k), whether
+    the residual is at most `EXACT`, and Newton steps, at most ``limit``."""
     m, n = len(x0), x0.size
     matrix = (system.matrix + shift * scipy.sparse.identity(n, format="csc")).tocsr()
     of_blocks = lambda blocks: scipy.sparse.bsr_matrix((blocks, np.arange(m), np.arange(m + 1)), shape=(n, n))
@@ -163,7 +169,8 @@ def go_on(system: ConeSystem, x: np.ndarray, step: np.ndarray) -> np.ndarray:
 
 
 def proximal_steps(system: ConeSystem, x: np.ndarray, limit: int = 60) -> tuple[np.ndarray, int]:
-    """Improves impulses x (m, 1 + k) by proximal steps: impulses whose natural residual is not larger, and the number of Newton steps.
+    """Improves impulses x (m, 1 + k) by proximal steps: impulses whose natural residual is not larger,
+    and the number of Newton steps.
 
     No further proximal point is begun after ``limit`` Newton steps.
     """

@@ -15,24 +15,26 @@ from .statement import Bodies
 
 
 def disks(radii: ArrayLike, **options: Any) -> Problem:
-    """Disks in the plane, q = (x0, y0, x1, y1, ...), that may not overlap (Bernicot and Lefebvre-Lepot 2010, section 4).
+    """Disks in the plane, q = (x0, y0, x1, y1, ...), that may not overlap (Bernicot and
+    Lefebvre-Lepot 2010, section 4).
 
     With inertias they turn, q = (x0, y0, angle0, x1, ...), and friction has a torque.
 
     Args:
         radii: (N,) [m].
         growth: rates of the radii, one or (N,) [m/s]: a radius is radii + growth t.
-        walls: for each direction the positions of the lower and the upper wall, each a number, a function of time, or None
-            for no wall: ``[(0, 2), (0, None)]`` is a box without a lid [m].
+        walls: for each direction the positions of the lower and the upper wall, each a number, a function of time, or
+            None for no wall: ``[(0, 2), (0, None)]`` is a box without a lid [m].
         periodic: for each direction the period of space, or None: ``(2.0, None)`` [m].
         masses: one or (N,), 1 by default [kg].
         gravity: acceleration downwards, along the last direction, or a vector of one for each direction [m/s^2].
         force: ``force(t, q, v, args) -> (d,)`` in addition to the weights [N].
         restitution: as in `Problem`.
         friction: Coulomb's coefficient at all contacts, as in `Problem`; None for none.
-        static_friction: coefficient up to which contacts at rest stick, if it differs from ``friction``; as in `Problem`.
-        inertias: moments of inertia about the centres, one or (N,) [kg m^2], or "solid" for those of solid bodies, m r^2 / 2 of a disk. None for
-            bodies that do not turn: friction then acts on their translation only.
+        static_friction: coefficient up to which contacts at rest stick, if it differs from ``friction``;
+            as in `Problem`.
+        inertias: moments of inertia about the centres, one or (N,) [kg m^2], or "solid" for those of solid bodies, m
+            r^2 / 2 of a disk. None for bodies that do not turn: friction then acts on their translation only.
         options: options of `Bodies`: skin, lists, pairs, members, search.
 
     Returns:
@@ -47,8 +49,9 @@ def disks(radii: ArrayLike, **options: Any) -> Problem:
 def spheres(radii: ArrayLike, **options: Any) -> Problem:
     """Spheres in space, q = (x0, y0, z0, x1, ...), that may not overlap; arguments as those of `disks`.
 
-    With inertias they turn: a sphere then has six coordinates, its centre and three whose rates are its angular velocity [rad/s]. These three do
-    not describe its orientation, which depends on the order of turns about several axes; no gap depends on them. "solid" is 2 m r^2 / 5.
+    With inertias they turn: a sphere then has six coordinates, its centre and three whose rates are its angular
+    velocity [rad/s]. These three do not describe its orientation, which depends on the order of turns about several
+    axes; no gap depends on them. "solid" is 2 m r^2 / 5.
     """
     return _round(3, radii, **options)
 
@@ -143,8 +146,9 @@ def _rubbing(space: int, turns: bool, walls: Sequence | None) -> dict[str, Any]:
     def speed(n: Array, v: Array, turning: Array) -> Array:
         """Tangential velocity (k,) of one surface against the other at a contact, k = 1 in the plane and 2 in space.
 
-        ``n`` (space,): unit vector from a body's centre towards the contact; ``v`` (space,): velocity of its centre, relative to that of the other
-        body; ``turning``, (1,) or (3,): the sum of radius times angular velocity of both bodies [velocity]; not used if bodies do not turn.
+        ``n`` (space,): unit vector from a body's centre towards the contact; ``v`` (space,): velocity of its centre,
+        relative to that of the other body; ``turning``, (1,) or (3,): the sum of radius times angular velocity of both
+        bodies [velocity]; not used if bodies do not turn.
         """
         if space == 2:
             across = -n[1] * v[0] + n[0] * v[1]

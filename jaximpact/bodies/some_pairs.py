@@ -1,4 +1,5 @@
-"""Some of the contacts of a neighbour list as dense constraints, for derivatives with friction: a matrix of the contacts that act, not of all."""
+"""Some of the contacts of a neighbour list as dense constraints, for derivatives with friction: a matrix of the
+contacts that act, not of all."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from ..mechanics.some_contacts import SomeSlips
 
 
 class ContactsOfList:
-    """Contacts ``rows`` (k,) of the ``number`` contacts of a list ``near`` (`NearBodies`): slots of the list, then bodies with obstacles."""
+    """Contacts ``rows`` (k,) of the ``number`` contacts of a list ``near`` (`NearBodies`): slots of the list, then
+    bodies with obstacles."""
 
     def __init__(self, near: Any, rows: Array, number: int) -> None:
         self.near, self.rows, slots = near, rows, near.list.i.shape[0]
@@ -55,7 +57,8 @@ class SomePairs(SomeGaps):
         return gaps, self.of.spread(gi, gj)
 
     def _local(self, t: ArrayLike, q: Array, args: Any, slopes: bool) -> Any:
-        """Returns the gaps (k,) and, if ``slopes``, their gradients (k, D) by the coordinates of body i and of body j; else None for these."""
+        """Returns the gaps (k,) and, if ``slopes``, their gradients (k, D) by the coordinates of body i and of body j;
+        else None for these."""
         bodies, t = self.of.near.bodies, jnp.asarray(t, q.dtype)
         of = self.of
         own, each = bodies._own(t, args), q.reshape(bodies.number, -1)
@@ -88,7 +91,8 @@ class SlipOfPairs(SomeSlips):
         return self.of.spread(*jax.vmap(jax.jacfwd(slip, argnums=(0, 1)))(*each, *known))
 
     def _local(self, t: ArrayLike, q: Array, v: Array, args: Any) -> tuple:
-        """Returns the slip of one contact as a function of both bodies' velocities and of what is known of it, that for all, and the velocities."""
+        """Returns the slip of one contact as a function of both bodies' velocities and of what is known of it, that for
+        all, and the velocities."""
         bodies, t = self.of.near.bodies, jnp.asarray(t, q.dtype)
         of = self.of
         own = bodies._own(t, args)

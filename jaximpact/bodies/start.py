@@ -14,7 +14,8 @@ from .neighbours import Neighbours
 
 
 class StartFacts(NamedTuple):
-    """Facts about bodies at the start of a motion, computed to be checked by `judge`: neighbour list, contacts and gaps.
+    """Facts about bodies at the start of a motion, computed to be checked by `judge`: neighbour list,
+    contacts and gaps.
 
     Attributes:
         list: near pairs at the start.
@@ -53,7 +54,8 @@ class StartFacts(NamedTuple):
     def judge(self, violated: np.ndarray, gap: np.ndarray, which: Callable[[int], str]) -> None:
         """Raises ValueError if gaps of pairs are not symmetric, the reach is too short, or bodies overlap.
 
-        ``violated`` (lanes, m): mask of contacts whose ``gap`` (lanes, m) is negative; ``which(lane)``: text that names a lane in messages.
+        ``violated`` (lanes, m): mask of contacts whose ``gap`` (lanes, m) is negative; ``which(lane)``:
+        text that names a lane in messages.
         """
         gaps, exchanged, apart, ends = (np.asarray(x) for x in (self.gap, self.exchanged, self.apart, self.ends))
         reach, cutoff, period = (np.asarray(x) for x in (self.list.reach, self.list.cutoff, self.period))
@@ -63,7 +65,8 @@ class StartFacts(NamedTuple):
             raise ValueError(f"reach(t, args) must return a positive number, got {reach[lane]:.6g} at t0{which(lane)}")
         if np.any(period < 2 * cutoff):
             raise ValueError(
-                f"Bodies(box=...): a period of {np.min(period):.6g} is no longer than twice the distance of listed pairs, reach + skin = "
+                f"Bodies(box=...): a period of {np.min(period):.6g} is no longer than twice the distance of listed "
+                "pairs, reach + skin = "
                 f"{np.max(cutoff):.6g}: a body would meet others from both sides; take a longer box or a smaller skin"
             )
         unlike = np.abs(gaps - exchanged)
@@ -71,14 +74,16 @@ class StartFacts(NamedTuple):
             lane, k = _worst(-unlike)
             i, j = ends[lane, k].tolist()
             raise ValueError(
-                f"gap(q_i, q_j, a_i, a_j) is not symmetric{which(lane)}: of bodies {i} and {j} it is {gaps[lane, k]:.6g}, "
+                f"gap(q_i, q_j, a_i, a_j) is not symmetric{which(lane)}: of bodies {i} and {j} it is "
+                f"{gaps[lane, k]:.6g}, "
                 f"of {j} and {i} {exchanged[lane, k]:.6g}"
             )
         if np.any(too_short(apart, reach[:, None])):
             lane, i = _worst(apart)
             short = apart[lane, i]
             raise ValueError(
-                f"reach is {reach[lane]:.6g}, too small{which(lane)}: body {i} and another like it have gap {short:.6g} at that "
+                f"reach is {reach[lane]:.6g}, too small{which(lane)}: body {i} and another like it have gap "
+                f"{short:.6g} at that "
                 f"distance; give Bodies(reach=...) at least {reach[lane] - short:.6g}, over the whole motion"
             )
         if np.any(violated):
@@ -90,7 +95,8 @@ class StartFacts(NamedTuple):
             worst = bad[np.argsort(gap[lane, bad])[:3]].tolist()
             told = ", ".join(f"{self.contact(lane, a)} by {-gap[lane, a]:.3g}" for a in worst)
             raise ValueError(
-                f"q0{which(lane)} is not admissible: {' and '.join(counts)} overlap at t0, the most {told}; move them apart"
+                f"q0{which(lane)} is not admissible: {' and '.join(counts)} overlap at t0, the most {told}; move them "
+                "apart"
             )
 
 

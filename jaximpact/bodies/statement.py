@@ -35,30 +35,32 @@ NUMBERS = 20  # that a solver, a state and a row keep for each pair, besides eig
 class Bodies(OfBodies):
     """Constraints between ``number`` bodies of D coordinates each, concatenated in q (number * D,).
 
-    Given as ``constraints`` of a `Problem`. With few bodies there is a constraint for each pair and each obstacle, (m,); with
-    many only near pairs have constraints, on a neighbour list that is renewed as bodies move.
+    Given as ``constraints`` of a `Problem`. With few bodies there is a constraint for each pair and each obstacle,
+    (m,); with many only near pairs have constraints, on a neighbour list that is renewed as bodies move.
 
     Args:
         number: number of bodies N.
         gap: ``gap(q_i, q_j, a_i, a_j) -> ()``, of two bodies at (D,) each; symmetric in them, C^{1,1} where they touch.
-        reach: distance of the positions of two bodies beyond which their gap is positive, whatever their other coordinates are, or a function
-            ``reach(t, args) -> ()`` that returns it [length].
+        reach: distance of the positions of two bodies beyond which their gap is positive, whatever their other
+            coordinates are, or a function ``reach(t, args) -> ()`` that returns it [length].
         obstacles: ``obstacles(t, q_i, a_i) -> (o,)``, gaps of one body to its o obstacles, such as walls, or None.
-        each: ``each(t, args) -> `` a pytree of arrays with a leading axis of length ``number``: the parameters a_i of body i, for
-            instance its radius. By default a_i is ``args``.
+        each: ``each(t, args) -> `` a pytree of arrays with a leading axis of length ``number``: the parameters a_i of
+            body i, for instance its radius. By default a_i is ``args``.
         space: how many of a body's coordinates, the first ones, are its position: 1, 2 or 3; by default all D.
         box: where space is periodic: its length, or None, along each direction of position.
         skin: how much further than the reach pairs are listed [length]; by default 0.2 of the reach. No body may move
             a quarter of it in a step.
         lists: whether near pairs are listed; by default for more than 8 bodies.
-        pairs, members: capacity for near pairs, and for bodies in a cell of the search; by default as the start of the motion needs.
+        pairs, members: capacity for near pairs, and for bodies in a cell of the search;
+            by default as the start of the motion needs.
         search: method to find near pairs: "cells", a cell list on any device; "tree", scipy's k-d tree on a CPU, which
             needs no compilation. By default the tree on a CPU, and cells elsewhere.
-        slip: with friction, ``slip(q_i, q_j, v_i, v_j, a_i, a_j) -> (k,)``, the velocity of body i against body j where they touch, along k
-            orthonormal tangents: 1 in the plane, 2 in space, which may jump as bodies move; affine in v_i and v_j [m/s]. By virtual power it gives
-            the direction of friction, and its torque. The coefficient is the problem's ``friction``, that at rest its ``static_friction``, one each
-            for all contacts.
-        obstacle_slip: with friction, ``obstacle_slip(t, q_i, v_i, a_i) -> (o, k)``, the slip velocity of body i against each of its o obstacles.
+        slip: with friction, ``slip(q_i, q_j, v_i, v_j, a_i, a_j) -> (k,)``, the velocity of body i against body j where
+            they touch, along k orthonormal tangents: 1 in the plane, 2 in space, which may jump as bodies move; affine
+            in v_i and v_j [m/s]. By virtual power it gives the direction of friction, and its torque. The coefficient
+            is the problem's ``friction``, that at rest its ``static_friction``, one each for all contacts.
+        obstacle_slip: with friction, ``obstacle_slip(t, q_i, v_i, a_i) -> (o, k)``,
+            the slip velocity of body i against each of its o obstacles.
     """
 
     number: int
@@ -87,7 +89,8 @@ class Bodies(OfBodies):
                 raise TypeError(f"Bodies({name}=...) must be a function, got {type(value).__name__}")
         if (self.obstacle_slip is None) != (self.slip is None or self.obstacles is None):
             raise ValueError(
-                "Bodies(obstacle_slip=...): where bodies rub, slip is that of two bodies and obstacle_slip that of one against its obstacles: "
+                "Bodies(obstacle_slip=...): where bodies rub, slip is that of two bodies and obstacle_slip that of one "
+                "against its obstacles: "
                 "give both, or slip alone where there are no obstacles"
             )
         if self.search not in (None, "cells", "tree"):
@@ -107,7 +110,8 @@ class Bodies(OfBodies):
                 box = (np.nan,)
             if not all(x is None or 0 < x < np.inf for x in box):
                 raise ValueError(
-                    "Bodies(box=...): lengths must be positive, or None where not periodic, one for each direction of position; got "
+                    "Bodies(box=...): lengths must be positive, or None where not periodic, one for each direction of "
+                    "position; got "
                     f"{self.box!r}"
                 )
             object.__setattr__(self, "box", box)
@@ -122,7 +126,8 @@ class Bodies(OfBodies):
         return self._gaps(t, q, args, jnp.asarray(i, jnp.int32), jnp.asarray(j, jnp.int32))
 
     def sample(self, t: ArrayLike, q: Array, args: Any) -> Array:
-        """Gap of the first two bodies, which stands for those of all pairs (too many to trace), and gaps of all bodies to their obstacles."""
+        """Gap of the first two bodies, which stands for those of all pairs (too many to trace),
+        and gaps of all bodies to their obstacles."""
         return self._gaps(t, q, args, jnp.zeros(1, jnp.int32), jnp.full(1, min(1, self.number - 1), jnp.int32))
 
     def dimension(self, q: Any) -> int:
@@ -136,7 +141,8 @@ class Bodies(OfBodies):
         space = D if self.space is None else self.space
         if space > min(D, 3):
             raise ValueError(
-                f"a body has {D} coordinates: give Bodies(space=...), how many of the first ones are its position (1, 2 or 3)"
+                f"a body has {D} coordinates: give Bodies(space=...), how many of the first ones are its position (1, "
+                "2 or 3)"
             )
         if self.box is not None and len(self.box) != space:
             raise ValueError(f"Bodies(box=...) has {len(self.box)} lengths, positions have {space} coordinates")
@@ -213,7 +219,8 @@ class Bodies(OfBodies):
         return jnp.concatenate([of_pairs, of_walls.reshape(-1, of_pairs.shape[1])])
 
     def slips_of(self, t: ArrayLike, q: Array, v: Array, args: Any, i: Array, j: Array) -> tuple[Array, Array]:
-        """Slip velocities (p, k) of bodies ``i`` against bodies ``j`` (p,), and (N, o, k) of all bodies against their obstacles."""
+        """Slip velocities (p, k) of bodies ``i`` against bodies ``j`` (p,),
+        and (N, o, k) of all bodies against their obstacles."""
         t, n, D = jnp.asarray(t, q.dtype), self.number, self.dimension(q)
         own, places, speeds = self._own(t, args), *(jnp.asarray(x).reshape(n, D) for x in (q, v))
         one, two = self._given(own, i, j)
@@ -234,7 +241,8 @@ class Bodies(OfBodies):
         return found[:, None] if found.ndim == 1 else found
 
     def _walls(self, t: ArrayLike, bodies: Array, own: Any) -> Array:
-        """Gaps (N, o) of all bodies to their obstacles; ``bodies`` (N, D): coordinates, ``own``: parameters of all bodies."""
+        """Gaps (N, o) of all bodies to their obstacles; ``bodies`` (N, D): coordinates, ``own``:
+        parameters of all bodies."""
         if self.obstacles is None:
             return jnp.zeros((self.number, 0), bodies.dtype)
         axes = (None, 0, None if self.each is None else 0)
@@ -302,7 +310,8 @@ class Bodies(OfBodies):
         return self._roomier(2 * slots, 2 * room, space, lanes)
 
     def _roomier(self, pairs: int, members: int, space: int, lanes: int = 1) -> Bodies:
-        """Copy with the given capacities for near pairs, and for bodies in a cell of the search; ``lanes``: number of motions at once.
+        """Copy with the given capacities for near pairs, and for bodies in a cell of the search; ``lanes``:
+        number of motions at once.
 
         Raises:
             ValueError: memory does not suffice.
@@ -314,15 +323,18 @@ class Bodies(OfBodies):
             numbers += (space + 3) * self.number * room
         check_memory(
             8.0 * lanes * numbers if slots < MAX_COUNT else np.inf,
-            f"Bodies: room for {slots} pairs of {self.number} bodies nearer than reach + skin, {room} in a cell of that width,",
-            "look at where they are when their lists run out, all in one place or one far from all others; or give a smaller reach or skin",
+            f"Bodies: room for {slots} pairs of {self.number} bodies nearer than reach + skin, {room} in a cell of "
+            "that width,",
+            "look at where they are when their lists run out, all in one place or one far from all others; or give a "
+            "smaller reach or skin",
         )
         return found
 
 
 @dataclass(frozen=True)
 class SlipOfBodies:
-    """Slip velocities of all contacts of bodies, or of those on a list, as a function (t, q, v, args) -> (m, k): ``slip`` of the problem."""
+    """Slip velocities of all contacts of bodies, or of those on a list, as a function (t, q, v, args) -> (m, k):
+    ``slip`` of the problem."""
 
     bodies: Bodies | NearBodies
 
@@ -330,7 +342,8 @@ class SlipOfBodies:
         return self.bodies.slip_at(t, q, v, args)
 
     def sample(self, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:
-        """Slip velocity of the first two bodies, which stands for those of all pairs, and slip velocities of all bodies against their obstacles."""
+        """Slip velocity of the first two bodies, which stands for those of all pairs, and slip velocities of all bodies
+        against their obstacles."""
         bodies: Any = self.bodies
         one, two = jnp.zeros(1, jnp.int32), jnp.full(1, min(1, bodies.number - 1), jnp.int32)
         of_pairs, of_walls = bodies.slips_of(t, q, v, args, one, two)
@@ -339,7 +352,8 @@ class SlipOfBodies:
 
 @dataclass(frozen=True, eq=False)
 class NearBodies(OfBodies):
-    """Constraints (m,) of the pairs on a neighbour list, empty slots included, and of all bodies with their obstacles."""
+    """Constraints (m,) of the pairs on a neighbour list, empty slots included,
+    and of all bodies with their obstacles."""
 
     bodies: Bodies
     list: Neighbours
@@ -380,11 +394,13 @@ class NearBodies(OfBodies):
         return ~(self(t, q + shift, args) >= 0)
 
     def most(self, number: int) -> int:
-        """How many of m = ``number`` contacts a dense problem has room for, which is enough for all bodies to touch six others."""
+        """How many of m = ``number`` contacts a dense problem has room for,
+        which is enough for all bodies to touch six others."""
         return min(number, 3 * self.bodies.number + 8)
 
     def _slots(self) -> tuple[Array, Array, Array]:
-        """Mask (K,) of the occupied slots of the list, and the bodies i and j (K,) of each slot, 0 and 1 for an empty one."""
+        """Mask (K,) of the occupied slots of the list, and the bodies i and j (K,) of each slot,
+        0 and 1 for an empty one."""
         present = self.list.i < self.bodies.number
         return present, jnp.where(present, self.list.i, 0), jnp.where(present, self.list.j, 1)
 

@@ -1,4 +1,5 @@
-"""Near pairs by scipy's k-d tree, as an operation of jax on a CPU, where it needs no compilation and is faster than a cell list."""
+"""Near pairs by scipy's k-d tree, as an operation of jax on a CPU, where it needs no compilation and
+is faster than a cell list."""
 
 from __future__ import annotations
 
@@ -56,8 +57,8 @@ def tree_pairs(
 def _count_crowded(points: np.ndarray, cutoff: float, slots: int) -> int:
     """Cheap lower bound on the number of pairs nearer than the cutoff, found by counting pairs in common cells.
 
-    The diagonal of a cell is the cutoff. Pairs are counted only if a random eighth of the bodies has more than 1/64 of ``slots`` such pairs, its
-    share; otherwise returns 0.
+    The diagonal of a cell is the cutoff. Pairs are counted only if a random eighth of the bodies has more than 1/64 of
+    ``slots`` such pairs, its share; otherwise returns 0.
     """
     sample = points[np.random.default_rng(0).integers(len(points), size=len(points) // 8)]
     return 0 if 64 * _together(sample, cutoff) <= slots else _together(points, cutoff)

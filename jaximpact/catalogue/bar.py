@@ -37,9 +37,11 @@ def _energy(t, q, v, args):
 
 
 def modal(shapes, frequencies, weights, q, v) -> Motion:
-    """Free vibration from the state (q, v), as a sum of modes: a function of times s (k,) to positions and velocities (k, d).
+    """Free vibration from the state (q, v), as a sum of modes: a function of times s (k,) to
+    positions and velocities (k, d).
 
-    ``shapes``: modes (d, n), orthogonal in the scalar product with the ``weights`` (d,); ``frequencies`` (n,) [rad/s], zero for a rigid mode.
+    ``shapes``: modes (d, n), orthogonal in the scalar product with the ``weights`` (d,); ``frequencies`` (n,) [rad/s],
+    zero for a rigid mode.
     """
     norms = weights @ shapes**2
     a, b = ((shapes.T @ (weights * x)) / norms for x in (q, v))

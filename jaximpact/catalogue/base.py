@@ -57,7 +57,8 @@ class Case:
     note: str = ""
 
     def parameters(self, given: Any) -> Any:
-        """Args of this case with some replaced by ``given``; ValueError for a name that is not one of its parameters."""
+        """Args of this case with some replaced by ``given``; ValueError for a name that is
+        not one of its parameters."""
         if given is None:
             return self.args
         if not isinstance(self.args, dict) or not isinstance(given, dict):

@@ -1,4 +1,5 @@
-"""Counterexamples to uniqueness and convergence: a motion that is not unique, and corners at which schemes converge to another motion."""
+"""Counterexamples to uniqueness and convergence: a motion that is not unique,
+and corners at which schemes converge to another motion."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ _EITHER_MOTION = dict.fromkeys(_SCHEMES, Orders(None, None))
 
 
 def pulses(t, q, v, args):
-    """Force -sum_k I_k phi((t - s_k)/w_k)/w_k of downward pulses, phi(x) = (315/256) (1 - x^2)^4 on [-1, 1], I_k = 4 ratio^-(k+1).
+    """Force -sum_k I_k phi((t - s_k)/w_k)/w_k of downward pulses, phi(x) = (315/256) (1 - x^2)^4 on [-1, 1],
+    I_k = 4 ratio^-(k+1).
 
     With D_k = 1/k - 1/(k+1), s_k = 1/k - D_k/4 and w_k = D_k/8: supports are disjoint, so that k = floor(1/t).
     """
@@ -35,7 +37,8 @@ def pulses(t, q, v, args):
 def _bouncing(t1: float) -> Case:
     """Case of a ball that bounces at the times 1/k, with the velocity ratio^-k after each impact, ratio = 3/2.
 
-    Between two impacts a pulse sends the ball back three times as fast; the impact with e = 1/2 then leaves 3/2 of the earlier speed.
+    Between two impacts a pulse sends the ball back three times as fast;
+    the impact with e = 1/2 then leaves 3/2 of the earlier speed.
     """
     args, e, last = {"ratio": 1.5}, 0.5, 100  # earlier flights have speeds below 1e-17
     impacts = 1.0 / np.arange(last, 0.0, -1.0)
@@ -91,11 +94,12 @@ def sideways_energy(t, q, v, args):
 
 
 def _corner(args: dict, corner, drift, hit: float, t1: float, right: int) -> Case:
-    """Case of a motion into a moving corner, reached at the time ``hit`` with the relative velocity (0, -1), then along the right face.
+    """Case of a motion into a moving corner, reached at the time ``hit`` with the relative velocity (0, -1),
+    then along the right face.
 
-    ``corner``: position of the corner at t = 0; ``drift``: its velocity. By Moreau's law the motion rests in the corner at
-    the impact. The faces have slopes -1/2 and 1/2; ``right`` is the index of the constraint of the right one. The resultant
-    (4 push / 5, 2 push / 5) of push and reaction accelerates the motion along that face.
+    ``corner``: position of the corner at t = 0; ``drift``: its velocity. By Moreau's law the motion rests in the corner
+    at the impact. The faces have slopes -1/2 and 1/2; ``right`` is the index of the constraint of the right one. The
+    resultant (4 push / 5, 2 push / 5) of push and reaction accelerates the motion along that face.
     """
     normals = np.array([[0.5, 1.0], [-0.5, 1.0]])
     if right == 0:

@@ -93,8 +93,8 @@ def _kinetic(t, q, v, args):
 def skipping(q0, v0, e: float, t1: float) -> tuple[np.ndarray, Motion]:
     """Motion of a charge in a magnetic field above the wall y = 0: (impact times, motion).
 
-    It continues beyond the accumulation of impacts. Flights are circular arcs of unit frequency, on which vx - y = c is conserved. An arc that
-    leaves the wall with velocity (c, w), c > 0, lasts 2 atan(w/c) and comes back with (c, -w).
+    It continues beyond the accumulation of impacts. Flights are circular arcs of unit frequency, on which vx - y = c is
+    conserved. An arc that leaves the wall with velocity (c, w), c > 0, lasts 2 atan(w/c) and comes back with (c, -w).
     """
     c, speed = v0[0] - q0[1], np.hypot(*v0)
     time, w = np.arctan2(v0[1], v0[0]) + np.arccos(c / speed), np.sqrt(speed**2 - c**2)
@@ -155,8 +155,8 @@ def _outside(t, q, args):
 def cylinder_slide(v0: float) -> tuple[float, float, Motion]:
     """Slide from the top of the unit cylinder at speed v0 under unit gravity: (time of detachment, impulse, motion).
 
-    The angle from the top is theta = 2 am(v0 t/2 | -4/v0^2), written with the parameter 4/(4 + v0^2) in (0, 1); the contact
-    force 3 cos(theta) - 2 - v0^2 vanishes at the detachment.
+    The angle from the top is theta = 2 am(v0 t/2 | -4/v0^2), written with the parameter 4/(4 + v0^2) in (0, 1); the
+    contact force 3 cos(theta) - 2 - v0^2 vanishes at the detachment.
     """
     frequency, parameter = np.sqrt(1.0 + v0 * v0 / 4.0), 4.0 / (4.0 + v0 * v0)
     s = np.sin(0.5 * np.arccos((2.0 + v0 * v0) / 3.0))
@@ -217,8 +217,9 @@ def _inside(t, q, args):
 def bowl_swing(x0: float, y0: float, t1: float) -> tuple[float, float, Motion]:
     """Drop from rest at (x0, y0), x0 > 0, in the unit bowl, e = 0: (impact time, impulse over [0, t1], motion).
 
-    After the impact it slides: its angle a from the lowest point satisfies sin(a/2) = k sn(u, k^2), da/dt = 2 k cn(u, k^2), where
-    k = sin(amplitude / 2), u = t - t_hit + c with a constant c, and the contact force is 3 cos(a) - 2 cos(amplitude).
+    After the impact it slides: its angle a from the lowest point satisfies sin(a/2) = k sn(u, k^2), da/dt = 2 k cn(u,
+    k^2), where k = sin(amplitude / 2), u = t - t_hit + c with a constant c, and the contact force
+    is 3 cos(a) - 2 cos(amplitude).
     """
     a0 = np.arcsin(x0)
     t_hit = np.sqrt(2.0 * (y0 + np.cos(a0)))

@@ -1,4 +1,5 @@
-"""Coulomb friction with exact motions: a block on a slope, an oscillator on a belt, a spinning disk, a rocking block."""
+"""Coulomb friction with exact motions: a block on a slope, an oscillator on a belt, a spinning disk,
+a rocking block."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ GRAVITY = 9.81
 def _of_pieces(begins: Sequence[float], pieces: Sequence[Callable]) -> Motion:
     """Joins pieces to one motion, t (k,) -> (q, v), each (k, d).
 
-    ``begins[n]``: time at which piece n begins; ``pieces[n](s) -> (q, v)``: the piece at times s (k,) since then, d arrays () or (k,) each.
+    ``begins[n]``: time at which piece n begins; ``pieces[n](s) -> (q, v)``: the piece at times s (k,) since then,
+    d arrays () or (k,) each.
     """
     starts = np.array(begins)
 
@@ -89,8 +91,8 @@ def _static_friction(args):
 def _belt(t1: float, note: str) -> Case:
     """Case of the periodic motion of a unit mass on a spring and a moving belt.
 
-    The belt carries it to x = mu_s g / stiffness, where it begins to slip. Then it oscillates about mu g / stiffness until its speed is that of
-    the belt again.
+    The belt carries it to x = mu_s g / stiffness, where it begins to slip. Then it oscillates about mu g / stiffness
+    until its speed is that of the belt again.
     """
     w, belt, mu, static = 3.0, 0.5, 0.2, 0.35
     centre, breaks = (x * GRAVITY / w**2 for x in (mu, static))
@@ -138,7 +140,8 @@ def _disk_energy(t, q, v, args):
 def _disk(e: float, mu: float, t1: float, note: str) -> Case:
     """Case of a disk dropped from 1 m with a spin of 6 rad/s.
 
-    Its mass is 1: the impulse of friction in an impact is mu times the percussion, or a third of the slip velocity if that is less.
+    Its mass is 1: the impulse of friction in an impact is mu times the percussion,
+    or a third of the slip velocity if that is less.
     """
     radius, q, v = 0.2, np.array([0.0, 1.0, 0.0]), np.array([1.0, 0.0, 6.0])
     start, weight = (q, v), np.array([0.0, -GRAVITY, 0.0])
@@ -177,8 +180,9 @@ def _disk(e: float, mu: float, t1: float, note: str) -> Case:
 def _slide_and_roll(begins: list, pieces: list, q, v, mu: float, along, radius: float) -> None:
     """Appends the motion of a disk on the floor from (q, v) on, as two pieces.
 
-    It slides with friction mu g until its slip ends, then rolls without friction. ``begins`` and ``pieces``: as of `_of_pieces`, changed in
-    place; the last entry of ``begins`` is the time at which it begins to slide. ``along`` (3,): M^-1 times the gradient of the slip velocity.
+    It slides with friction mu g until its slip ends, then rolls without friction. ``begins`` and ``pieces``: as of
+    `_of_pieces`, changed in place; the last entry of ``begins`` is the time at which it begins to slide. ``along``
+    (3,): M^-1 times the gradient of the slip velocity.
     """
     slip = v[0] + radius * v[2]
     a, lasts = -np.sign(slip) * mu * GRAVITY * along, abs(slip) / (3 * mu * GRAVITY)
@@ -225,9 +229,9 @@ def _rocking_energy(t, q, v, args):
 def _rocking(t1: float, note: str) -> Case:
     """Case of a block released at rest on its left foot, tilted by 0.12 rad; it then rocks from one foot to the other.
 
-    About a foot it is an inverted pendulum: cos(f/2) = k cd(p s), with f the angle of the diagonal from the vertical, s the time since the angular
-    velocity was zero, p a constant and k the modulus. When the block stands flat f is the ``slope`` of the diagonal; the impact then leaves a share
-    1 - 3/2 sin^2(slope) of the angular velocity (Housner).
+    About a foot it is an inverted pendulum: cos(f/2) = k cd(p s), with f the angle of the diagonal from the vertical, s
+    the time since the angular velocity was zero, p a constant and k the modulus. When the block stands flat f is the
+    ``slope`` of the diagonal; the impact then leaves a share 1 - 3/2 sin^2(slope) of the angular velocity (Housner).
     """
     b, h, mu = 0.2, 0.8, 0.7
     slope, diagonal = np.arctan2(b, h), np.hypot(b, h)
@@ -277,7 +281,8 @@ ENTRIES: tuple[Entry, ...] = (
         id="F01",
         name="block-on-slope",
         title="Block on a rough slope",
-        statement="A block on a slope, x upwards along it and y >= 0 across: x'' = -g sin(slope) -+ friction g cos(slope). "
+        statement="A block on a slope, x upwards along it and y >= 0 across: x'' = -g sin(slope) -+ friction g "
+        "cos(slope). "
         "args: gravity, slope, friction.",
         problem=Problem(
             _slope_force, _floor, slip=_along, friction=_friction, energy=_slope_energy, coordinates=("x", "y")
@@ -293,7 +298,8 @@ ENTRIES: tuple[Entry, ...] = (
         id="F02",
         name="belt-oscillator",
         title="Stick-slip oscillator on a belt",
-        statement="A mass on a spring lies on a belt: x'' = -stiffness x - Coulomb's friction of the slip x' - belt, y >= 0 pressed by "
+        statement="A mass on a spring lies on a belt: x'' = -stiffness x - Coulomb's friction of the slip x' - belt, y "
+        ">= 0 pressed by "
         "gravity. args: gravity, stiffness, belt, friction, static_friction.",
         problem=Problem(
             _belt_force,
@@ -333,13 +339,15 @@ ENTRIES: tuple[Entry, ...] = (
             "rolls": _disk(0.0, 0.1, 1.5, "lands, slides, and rolls from then on"),
         },
         hypotheses="One contact, normal and tangent not coupled by the mass: no energy is gained at any e.",
-        source="Polynomials between the impacts; R. L. Garwin, Am. J. Phys. 37 (1969), for a ball whose tangential restitution is not 0.",
+        source="Polynomials between the impacts; R. L. Garwin, Am. J. Phys. 37 (1969), for a ball whose tangential "
+        "restitution is not 0.",
     ),
     Entry(
         id="F04",
         name="rocking-block",
         title="Rocking block",
-        statement="A block on two feet rocks on a floor that is rough enough for it not to slip, e = 0. args: gravity, width, height, friction.",
+        statement="A block on two feet rocks on a floor that is rough enough for it not to slip, e = 0. args: gravity, "
+        "width, height, friction.",
         problem=Problem(
             _fall,
             _feet,

@@ -14,7 +14,8 @@ from .base import Case, Entry
 
 
 def _by_phase(t, times, phase: Callable[[int, np.ndarray], tuple]) -> tuple[np.ndarray, np.ndarray]:
-    """A coordinate and its rate, each (k,), at times t (k,); ``phase(n, t)`` gives both after n impacts, which are at ``times``."""
+    """A coordinate and its rate, each (k,), at times t (k,); ``phase(n, t)`` gives both after n impacts,
+    which are at ``times``."""
     t = np.asarray(t, float)
     n = np.searchsorted(times, t, side="right")
     x, rate = np.empty_like(t), np.empty_like(t)
@@ -81,7 +82,8 @@ PENDULUM = Entry(
     id="J01",
     name="pendulum-by-a-joint",
     title="Pendulum on a rod, beside a wall",
-    statement="A point of mass 1 on a rigid rod about the origin, the joint (x^2 + y^2 - length^2)/2 = 0, and a wall at x = -distance. "
+    statement="A point of mass 1 on a rigid rod about the origin, the joint (x^2 + y^2 - length^2)/2 = 0, and a wall "
+    "at x = -distance. "
     "args: gravity, length, distance.",
     problem=Problem(_weight, _beside, joints=_rod, energy=_swing_energy, coordinates=("x", "y")),
     cases={
@@ -121,7 +123,8 @@ def _linkage_energy(t, q, v, args):
 
 
 def _assembled(crank: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Angles (..., 3) of crank, coupler and rocker from the angle (...,) of the crank, and their first and second derivatives by it."""
+    """Angles (..., 3) of crank, coupler and rocker from the angle (...,) of the crank,
+    and their first and second derivatives by it."""
     x, y = _RODS[0] * np.cos(crank) - _BASE, _RODS[0] * np.sin(crank)
     square = x * x + y * y
     rocker = np.arctan2(y, x) - np.arccos((_RODS[2] ** 2 + square - _RODS[1] ** 2) / (2 * _RODS[2] * np.sqrt(square)))
@@ -131,10 +134,11 @@ def _assembled(crank: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     sines = s[..., 1] * c[..., 2] - s[..., 2] * c[..., 1]
 
     def solve(first, right_s, right_c):
-        """Derivatives x (..., 3) of the three angles by that of the crank, which solve the differentiated equations of the loop.
+        """Derivatives x (..., 3) of the three angles by that of the crank,
+        which solve the differentiated equations of the loop.
 
-        ``first`` (...,): derivative x_0; the equations are sum(s x) = right_s and sum(c x) = right_c, with s and c (..., 3) the signed lengths of the
-        rods times sine and cosine of their angles.
+        ``first`` (...,): derivative x_0; the equations are sum(s x) = right_s and sum(c x) = right_c, with s and c
+        (..., 3) the signed lengths of the rods times sine and cosine of their angles.
         """
         b, d = right_s - s[..., 0] * first, right_c - c[..., 0] * first
         found = (b * c[..., 2] - d * s[..., 2]) / sines, (d * s[..., 1] - b * c[..., 1]) / sines
@@ -147,8 +151,8 @@ def _assembled(crank: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def _four_bar(e: float, t1: float, note: str) -> Case:
     """Case whose crank starts at 0.5 rad and 1 rad/s.
 
-    The angle of the crank obeys I a + I' w^2/2 + V' = 0, with reduced inertia I and potential V as functions of it, its rate w and its acceleration
-    a; integrated by DOP853 to 1e-13.
+    The angle of the crank obeys I a + I' w^2/2 + V' = 0, with reduced inertia I and potential V as functions of it, its
+    rate w and its acceleration a; integrated by DOP853 to 1e-13.
     """
     gravity, arms, inertias, stop = 9.81, np.array([0.5, 1.3, 0.7]), np.array([1.0, 2.0, 1.5]), 0.9
 
@@ -188,8 +192,10 @@ FOUR_BAR = Entry(
     id="J02",
     name="four-bar",
     title="Four-bar linkage with a stop",
-    statement="Crank, coupler and rocker by their angles, closed to a loop by two joints, r1 e^(i a) + r2 e^(i b) = base + r3 e^(i c); "
-    "the crank's angle has a stop. args: gravity, rods (3,), base, arms (mass times distance of the centre of each rod, 3), inertias (3,), stop.",
+    statement="Crank, coupler and rocker by their angles, closed to a loop by two joints, r1 e^(i a) + r2 e^(i b) = "
+    "base + r3 e^(i c); "
+    "the crank's angle has a stop. args: gravity, rods (3,), base, arms (mass times distance of the centre of each "
+    "rod, 3), inertias (3,), stop.",
     problem=Problem(
         _torques,
         _stop,

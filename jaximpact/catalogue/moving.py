@@ -106,7 +106,8 @@ def no_force(t, q, v, args):
 
 
 def ramp(s):
-    """C^{1,1} ramp: phi(s) = 0 for s <= 0, s^2/4 up to 1, s/2 - 1/4 beyond; automatic differentiation gives its derivative exactly."""
+    """C^{1,1} ramp: phi(s) = 0 for s <= 0, s^2/4 up to 1, s/2 - 1/4 beyond;
+    automatic differentiation gives its derivative exactly."""
     c = jnp.clip(s, 0.0, 1.0)
     return c * (0.5 * s - 0.25 * c)
 
@@ -136,7 +137,8 @@ def _valley(q0, v0, t1: float, hits, orders: dict[str, Orders], note: str) -> Ca
     """Case in the valley, whose floor is made of lines and parabolas.
 
     In the frame of the valley motions slide on straight slopes and leave humps tangentially.
-    Each entry of ``hits`` lists the pieces of the floor that an impact hits; its time is the first root of the gap to the first of these pieces.
+    Each entry of ``hits`` lists the pieces of the floor that an impact hits; its time is the first root of the gap to
+    the first of these pieces.
     """
     drift = np.array([0.0, 1.0])
     q, w = np.array(q0), np.array(v0) + drift

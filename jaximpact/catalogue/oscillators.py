@@ -37,7 +37,8 @@ def below_wall(t, q, args):
 
 
 def _free(e: float, t1: float = 20.0) -> Case:
-    """Case with the wall at the equilibrium: q = e^k sin(t + pi/6 - k pi) after k impacts, which fall at k pi - pi/6."""
+    """Case with the wall at the equilibrium: q = e^k sin(t + pi/6 - k pi) after k impacts,
+    which fall at k pi - pi/6."""
     phase = np.pi / 6.0
     impacts = np.arange(1, int((t1 + phase) / np.pi) + 1) * np.pi - phase
 
@@ -55,7 +56,8 @@ def _free(e: float, t1: float = 20.0) -> Case:
 def _resonant(e: float, t1: float = 20.0) -> Case:
     """Case at resonance with impacts at k pi - 1 for any e.
 
-    After the k-th impact q = sin s (v_k + 1/2 - cos s / 2), where s = t + 1 - k pi and v_k = e (v_{k-1} + 1) is the velocity just after it.
+    After the k-th impact q = sin s (v_k + 1/2 - cos s / 2), where s = t + 1 - k pi and v_k = e (v_{k-1} + 1)
+    is the velocity just after it.
     """
     shift = 1.0
     impacts = np.arange(1, int((t1 + shift) / np.pi) + 1) * np.pi - shift
@@ -80,11 +82,12 @@ def _resonant(e: float, t1: float = 20.0) -> Case:
 def periodic_orbit(z: float, w: float, sigma: float, e: float) -> tuple[Motion, float, float]:
     """One-impact-a-period orbit of q'' + 2 z q' + q = cos(w (t + shift)), q >= sigma, started just after its impact.
 
-    Returns its exact motion over all time, the shift and the rebound velocity v. The orbit is the sum of a particular solution
-    and a transient with the value x and rate y just after the impact. The flow P (2, 2) of the free damped oscillator maps
-    (x, y) over a period T = 2 pi / w. The conditions of periodicity are x = P11 x + P12 y and y - P21 x - P22 y =
-    (1 + 1/e) v; by them y, v and the slope of the particular solution are proportional to x. The known amplitude of the
-    particular solution leaves one quadratic equation for x; the root with v > 0 is taken (Shaw and Holmes 1983, section 3).
+    Returns its exact motion over all time, the shift and the rebound velocity v. The orbit is the sum of a particular
+    solution and a transient with the value x and rate y just after the impact. The flow P (2, 2) of the free damped
+    oscillator maps (x, y) over a period T = 2 pi / w. The conditions of periodicity are x = P11 x + P12 y and y - P21
+    x - P22 y = (1 + 1/e) v; by them y, v and the slope of the particular solution are proportional to x. The known
+    amplitude of the particular solution leaves one quadratic equation for x;
+    the root with v > 0 is taken (Shaw and Holmes 1983, section 3).
     """
     period, wd = 2.0 * np.pi / w, np.sqrt(1.0 - z**2)
     amplitude = 1.0 / np.hypot(1.0 - w**2, 2.0 * z * w)
@@ -128,7 +131,8 @@ def _shaw_holmes(z: float, w: float, sigma: float, e: float, t1: float = 20.0) -
 
 
 def _grazing(e: float, orders: dict[str, Orders], t1: float = 10.0) -> Case:
-    """Case that touches without impulse: q = sin(t - 1) reaches the wall q = 1 at rest at 1 + pi/2 + 2 k pi, for all e."""
+    """Case that touches without impulse: q = sin(t - 1) reaches the wall q = 1 at rest at 1 + pi/2 + 2 k pi,
+    for all e."""
 
     def exact(t):
         return np.sin(t - 1.0)[:, None], np.cos(t - 1.0)[:, None]

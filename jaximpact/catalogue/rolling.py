@@ -1,4 +1,5 @@
-"""Rigid bodies in space that roll or are tossed: a disk in steady motion, a rattleback, a cube. Coordinates are the centre of mass and a quaternion p.
+"""Rigid bodies in space that roll or are tossed: a disk in steady motion, a rattleback, a cube. Coordinates are the
+centre of mass and a quaternion p.
 
 As in `space`, orientations are those of p/|p|, and masses are 1: moments of inertia are per mass [m^2].
 """
@@ -72,7 +73,8 @@ def _problem(gap, slip, contacts, **options) -> Problem:
     units = dict.fromkeys(("x", "y", "z", *contacts), "m")
     rubs = {"slip": slip, "friction": _friction}
     return Problem(
-        _force, gap, _mass, energy=_energy, coordinates=coordinates, quaternions=(3,), contacts=contacts, units=units, **rubs, **options
+        _force, gap, _mass, energy=_energy, coordinates=coordinates, quaternions=(3,), contacts=contacts, units=units,
+        **rubs, **options
     )  # fmt: skip
 
 
@@ -148,9 +150,11 @@ def _stone_slip(t, q, v, args):
 
 
 def rolling_stone(args, start, t1: float) -> Motion:
-    """Motion (q, v) of a stone that rolls without slip from ``start``, p (4,) and the angular velocity w (3,) in its axes; no closed form: integrated to 1e-13.
+    """Motion (q, v) of a stone that rolls without slip from ``start``, p (4,) and the angular velocity w (3,) in its
+    axes; no closed form: integrated to 1e-13.
 
-    With the arm a to the contact the centre has v = -w x a, the floor's force is v' + g up, and J w' + w x J w = a x (v' + g up) is linear in w'.
+    With the arm a to the contact the centre has v = -w x a, the floor's force is v' + g up, and J w' + w x J w = a x
+    (v' + g up) is linear in w'.
     """
     start = np.concatenate([np.zeros(2), *start])
 
@@ -187,8 +191,9 @@ def rolling_stone(args, start, t1: float) -> Motion:
 
 
 def _stone(spin: float, tilt: float, t1: float, impulse: float, note: str) -> Case:
-    """Case of the stone of Kane and Levinson, tilted by the angle about both axes of its shape, with the angular velocity ``spin`` about its third axis, and the total
-    ``impulse`` of the floor, g t1 and what the velocity upwards has changed."""
+    """Case of the stone of Kane and Levinson, tilted by the angle about both axes of its shape, with the angular
+    velocity ``spin`` about its third axis, and the total ``impulse`` of the floor,
+    g t1 and what the velocity upwards has changed."""
     inertia = 1e-4 * np.array([[2.0, -0.2], [-0.2, 16.0]])
     turn = np.arctan2(2 * inertia[0, 1], inertia[0, 0] - inertia[1, 1]) / 2
     turn = turn - np.pi / 2 if turn > np.pi / 4 else turn + np.pi / 2 if turn < -np.pi / 4 else turn
@@ -229,9 +234,11 @@ def _cube_slip(t, q, v, args):
 
 
 def tossed_cube(args, e: float, start, t1: float) -> tuple[Motion, list[float], np.ndarray]:
-    """Motion of a cube whose corners hit the floor one at a time, its impact times, and the impulses (8,); ``start``: its place, p, velocity and spin w.
+    """Motion of a cube whose corners hit the floor one at a time, its impact times, and the impulses (8,); ``start``:
+    its place, p, velocity and spin w.
 
-    All moments of a cube are equal, so that w is constant in flight. A corner that hits a rough floor sticks: friction has to suffice.
+    All moments of a cube are equal, so that w is constant in flight. A corner that hits a rough floor sticks:
+    friction has to suffice.
     """
     corners, moment, g = _corners(args, np), args["side"] ** 2 / 6, args["gravity"]
 
@@ -299,7 +306,8 @@ ENTRIES: tuple[Entry, ...] = (
         id="R03",
         name="rolling-disk",
         title="Euler's disk in steady motion",
-        statement="A thin disk that rolls on its rim without slip: its axis goes round the vertical at a constant rate and tilt. args: its principal moments (3,), "
+        statement="A thin disk that rolls on its rim without slip: its axis goes round the vertical at a constant rate "
+        "and tilt. args: its principal moments (3,), "
         "radius, gravity, friction.",
         problem=_problem(_disk_gap, _disk_slip, ("rim",)),
         cases={
@@ -313,7 +321,8 @@ ENTRIES: tuple[Entry, ...] = (
         id="R04",
         name="rattleback",
         title="Rattleback",
-        statement="An ellipsoid whose inertia is turned by ``turn`` against its shape, with semiaxes ``half`` (3,), and whose centre of mass lies the length ``centre`` below "
+        statement="An ellipsoid whose inertia is turned by ``turn`` against its shape, with semiaxes ``half`` (3,), "
+        "and whose centre of mass lies the length ``centre`` below "
         "that of the shape, rolls without slip. args: moments (3,), turn, half, centre, gravity, friction.",
         problem=_problem(_stone_gap, _stone_slip, ("floor",)),
         cases={
@@ -327,7 +336,8 @@ ENTRIES: tuple[Entry, ...] = (
         id="R05",
         name="tossed-cube",
         title="Tossed cube",
-        statement="A uniform cube that falls onto its corners, one at a time. args: its principal moments (3,), side, gravity, friction.",
+        statement="A uniform cube that falls onto its corners, one at a time. args: its principal moments (3,), side, "
+        "gravity, friction.",
         problem=_problem(_cube_gaps, _cube_slip, tuple(f"corner {i + 1}" for i in range(8))),
         cases={
             "smooth": _cube(0.0, 0.6, (3.0, -2.0, 5.0), 0.6, "without friction"),

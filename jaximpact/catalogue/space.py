@@ -1,7 +1,8 @@
-"""Rigid bodies in space with exact motions: a free top, and a ball on a rough incline. `jaximpact.spatial` states such bodies; here all is written out.
+"""Rigid bodies in space with exact motions: a free top, and a ball on a rough incline. `jaximpact.spatial` states such
+bodies; here all is written out.
 
-The orientation is that of p/|p|, p a quaternion (w, x, y, z). With a kinetic energy c (|p|')^2/2 besides that of the rotation, c = 4/3 of the sum of the
-principal moments, |p| is a coordinate of its own, on which nothing acts.
+The orientation is that of p/|p|, p a quaternion (w, x, y, z). With a kinetic energy c (|p|')^2/2 besides that of the
+rotation, c = 4/3 of the sum of the principal moments, |p| is a coordinate of its own, on which nothing acts.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ def _beyond_reach(t, p, args):
 
 
 def _spins(t, moments, first: float, last: float):
-    """Angular velocity (k, 3) in the axes of the body from (first, 0, last), with L^2 >= 2 E J_2: Landau and Lifshitz, Mechanics, section 37."""
+    """Angular velocity (k, 3) in the axes of the body from (first, 0, last), with L^2 >= 2 E J_2: Landau and Lifshitz,
+    Mechanics, section 37."""
     a, b, c = moments
     twice, square = a * first**2 + c * last**2, (a * first) ** 2 + (c * last) ** 2
     inner, outer = twice * c - square, square - twice * a
@@ -60,8 +62,9 @@ def _spins(t, moments, first: float, last: float):
 def free_top(moments, first: float, last: float) -> Motion:
     """Exact motion of a top whose angular momentum is along z and in its axes (J_1 first, 0, J_3 last).
 
-    n = L/|L| in its axes follows from elliptic functions. With the least rotation of n to z, the top has turned about z by an angle whose rate is
-    known, (1 + 2 E / (|L| ...)): it is integrated, by Gauss's rule on pieces that are short beside a period.
+    n = L/|L| in its axes follows from elliptic functions. With the least rotation of n to z, the top has turned about z
+    by an angle whose rate is known, (1 + 2 E / (|L| ...)): it is integrated,
+    by Gauss's rule on pieces that are short beside a period.
     """
     moments = np.asarray(moments, float)
     size = np.hypot(moments[0] * first, moments[2] * last)
@@ -134,7 +137,8 @@ def _friction(args):
 
 
 def _ball_on_incline(slope: float, mu: float, speed: float, t1: float, note: str) -> Case:
-    """Case of a ball that starts without spin down the slope: it rolls with 5/7 g sin where friction suffices, else it slips, forever or until it rolls."""
+    """Case of a ball that starts without spin down the slope: it rolls with 5/7 g sin where friction suffices, else it
+    slips, forever or until it rolls."""
     radius = 0.1
     down, held = GRAVITY * np.sin(slope), mu * GRAVITY * np.cos(slope)
     # speed and angular velocity while it slips: u' = down - held, and r w' = 5/2 held
@@ -174,7 +178,8 @@ ENTRIES: tuple[Entry, ...] = (
         id="R01",
         name="free-top",
         title="Free top",
-        statement="A rigid body that turns freely about its centre of mass, by a quaternion p of any length; a wall out of its reach. args: its principal "
+        statement="A rigid body that turns freely about its centre of mass, by a quaternion p of any length; a wall "
+        "out of its reach. args: its principal "
         "moments (3,).",
         problem=Problem(
             _turning_force,
@@ -195,7 +200,8 @@ ENTRIES: tuple[Entry, ...] = (
         id="R02",
         name="ball-on-incline",
         title="Ball on a rough incline",
-        statement="A uniform ball on a plane inclined by ``slope``, x down it and z across, with Coulomb friction. It rolls if tan(slope) <= 7/2 of the coefficient. "
+        statement="A uniform ball on a plane inclined by ``slope``, x down it and z across, with Coulomb friction. It "
+        "rolls if tan(slope) <= 7/2 of the coefficient. "
         "args: gravity, slope, friction, radius.",
         problem=Problem(
             _ball_force,

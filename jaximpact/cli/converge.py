@@ -1,4 +1,5 @@
-"""The command `converge`: errors and observed orders as h -> 0 or over tolerances, compared with the orders that theory predicts."""
+"""The command `converge`: errors and observed orders as h -> 0 or over tolerances,
+compared with the orders that theory predicts."""
 
 from __future__ import annotations
 
@@ -61,8 +62,9 @@ def _converge(options: argparse.Namespace) -> int:
     start = time.perf_counter()
     try:
         result = convergence(
-            entry.problem, case.q0, case.v0, t1=t1, steps=options.steps, rtols=options.rtols, exact=exact, impulse=impulse, scheme=scheme,
-            projection=projection, args=case.args, e=e, graph=options.graph, **shared.given_friction(options),
+            entry.problem, case.q0, case.v0, t1=t1, steps=options.steps, rtols=options.rtols, exact=exact,
+            impulse=impulse, scheme=scheme, projection=projection, args=case.args, e=e, graph=options.graph,
+            **shared.given_friction(options),
         )  # fmt: skip
     except RuntimeError as error:
         print(f"jaximpact: {error}", file=sys.stderr)

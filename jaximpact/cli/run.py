@@ -70,7 +70,8 @@ def add_command(commands: Any) -> None:
     )
     command.add_argument("--seed", type=int, help=f"of the perturbation (default {SEED})")
     command.add_argument(
-        "--save", type=int, metavar="K", help=f"keep every K-th step (default: about {ROWS} rows, {ENSEMBLE_ROWS} for --ensemble)"
+        "--save", type=int, metavar="K", help=f"keep every K-th step (default: about {ROWS} rows, {ENSEMBLE_ROWS} for "
+                                              "--ensemble)"
     )  # fmt: skip
     command.add_argument("--float32", action="store_true", help="compute in single precision")
     command.set_defaults(command=_run)
@@ -145,7 +146,8 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _step(options: argparse.Namespace, scheme: Scheme, t1: float) -> float:
-    """The step [s] that the user gave, or a default; for a scheme that chooses its own steps, the default is the time between saved rows."""
+    """The step [s] that the user gave, or a default; for a scheme that chooses its own steps,
+    the default is the time between saved rows."""
     if options.h is not None:
         return float(options.h)
     if not chooses_steps(scheme):
@@ -224,8 +226,8 @@ def _perturbed_starts(
 ) -> tuple[tuple[np.ndarray, np.ndarray], dict[str, int]]:
     """Random initial data (q0, v0), (N, d) each, around those of the case.
 
-    Inadmissible positions are drawn again or moved towards the case, and with joints all are moved to the nearest that satisfies them. Also
-    returns how many were inadmissible, with a text for each of the two counts.
+    Inadmissible positions are drawn again or moved towards the case, and with joints all are moved to the nearest that
+    satisfies them. Also returns how many were inadmissible, with a text for each of the two counts.
     """
     random = np.random.default_rng(options.seed)
     lanes, d = options.ensemble, len(q0)

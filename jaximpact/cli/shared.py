@@ -75,7 +75,8 @@ def find(name: str) -> Entry:
 
 
 class MotionChoice(NamedTuple):
-    """Motion to compute: case name, case, final time, restitution, and exact motion and impulse if the case has them."""
+    """Motion to compute: case name, case, final time, restitution, and exact motion and
+    impulse if the case has them."""
 
     name: str
     case: Case

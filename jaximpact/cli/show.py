@@ -22,7 +22,7 @@ List the problems: id, name, title, cases, and which schemes treat them. Maury's
 
 example:
   jaximpact list --verbose                      one line a case: size, restitution, final time, impacts
-"""
+"""  # noqa: E501
 SHOW = """\
 Show one problem: statement, hypotheses it satisfies, source, cases, and the orders of convergence that theory
 predicts for each scheme. Of the store of a study: progress, definition, provenance, failed lanes.

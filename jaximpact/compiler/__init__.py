@@ -1,4 +1,5 @@
-"""A function of one lane, written for jax, as machine code for many lanes; it needs nothing else of the package but `jaxtools`."""
+"""A function of one lane, written for jax, as machine code for many lanes;
+it needs nothing else of the package but `jaxtools`."""
 
 from .public import vectorised
 from .scalar import Unsupported

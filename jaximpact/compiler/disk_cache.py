@@ -1,7 +1,8 @@
 """Cache of compiled programs on disk, shared by processes.
 
-The files are machine code: a folder or file is used only if it belongs to this user and nobody else may write to it. A file begins
-with a checksum, and damaged files are ignored. Files are written atomically, since several processes may use the folder.
+The files are machine code: a folder or file is used only if it belongs to this user and nobody else may write to it. A
+file begins with a checksum, and damaged files are ignored. Files are written atomically,
+since several processes may use the folder.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ log = logging.getLogger(__name__)
 
 
 def folder() -> Path | None:
-    """Returns the folder of the cache, which the environment variable `CACHE_VARIABLE` names, by default one in the user's cache folder.
+    """Returns the folder of the cache, which the environment variable `CACHE_VARIABLE` names,
+    by default one in the user's cache folder.
 
     Returns None if the variable is "off", or if the folder cannot be used.
     """
@@ -46,7 +48,8 @@ def _say_once(why: str) -> None:
 
 @cache
 def _trusted_folder(path: Path) -> Path | None:
-    """Returns ``path``, where it creates a folder if necessary; None if it cannot create one, or if others can write to it."""
+    """Returns ``path``, where it creates a folder if necessary; None if it cannot create one,
+    or if others can write to it."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if _is_mine(path.lstat()) and path.is_dir():
@@ -58,7 +61,8 @@ def _trusted_folder(path: Path) -> Path | None:
 
 
 def _is_mine(found: os.stat_result) -> bool:
-    """Whether the file of a stat result belongs to this user and nobody else may write to it; False for a symbolic link."""
+    """Whether the file of a stat result belongs to this user and nobody else may write to it;
+    False for a symbolic link."""
     return not stat.S_ISLNK(found.st_mode) and is_own(found)
 
 

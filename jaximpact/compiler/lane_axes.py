@@ -1,7 +1,7 @@
 """Lane axes of jax primitives that evaluate a hashable function of one lane for many lanes.
 
-Such a primitive has three parameters: ``function``, of flat operands; ``axes``, the lane axis of each operand, 0 or None; and ``count``, the number of
-lanes, None without a lane axis. Its results have a leading lane axis.
+Such a primitive has three parameters: ``function``, of flat operands; ``axes``, the lane axis of each operand, 0 or
+None; and ``count``, the number of lanes, None without a lane axis. Its results have a leading lane axis.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ def of_one_lane(operands: Sequence, axes: Sequence[int | None]) -> list[jax.Shap
 
 
 def of_lanes(members: Sequence, count: int | None, operands: Sequence) -> list[jax.core.ShapedArray]:
-    """Returns the avals of results for all lanes; ``members``: shapes and dtypes in one lane; ``operands``: avals of the operands."""
+    """Returns the avals of results for all lanes; ``members``: shapes and dtypes in one lane; ``operands``:
+    avals of the operands."""
     lead = () if count is None else (count,)
     found = [jax.core.ShapedArray((*lead, *x.shape), x.dtype) for x in members]
     if not operands or operands[0].mat.empty:
@@ -38,7 +39,8 @@ def of_lanes(members: Sequence, count: int | None, operands: Sequence) -> list[j
 
 
 def vary_alike(operands: Sequence) -> list:
-    """Marks all operands as varying over the axes of devices over which any of them does, within `jax.shard_map`; gradients then sum over devices."""
+    """Marks all operands as varying over the axes of devices over which any of them does, within `jax.shard_map`;
+    gradients then sum over devices."""
     varying = [jax.typeof(x).mat.varying for x in operands]
     every = frozenset[Any]().union(*varying)
     return [lax.pcast(x, tuple(every - own), to="varying") for x, own in zip(operands, varying, strict=True)]
@@ -56,7 +58,8 @@ def add_lanes(
         return found, [0] * len(found)
 
     def join_axes(x: Any, d: int | None, a: int | None) -> Any:
-        """An operand x with its batch axis d merged into its lane axis a; where it lacks one of the two, it is repeated along that axis."""
+        """An operand x with its batch axis d merged into its lane axis a; where it lacks one of the two,
+        it is repeated along that axis."""
         if d is None and a is None:
             return x
         x = x[None] if d is None else x
@@ -75,7 +78,8 @@ def is_real(x: Any) -> bool:
 
 
 def used_by_moved(function: Callable, operands: Sequence, moved: Sequence[bool], used: Sequence[bool]) -> tuple:
-    """Returns the function from the list of operands in the mask ``moved`` to the list of results in the mask ``used``, and those operands."""
+    """Returns the function from the list of operands in the mask ``moved`` to the list of results in the mask ``used``,
+    and those operands."""
 
     def of(some: Sequence) -> list:
         numbers = iter(some)

@@ -1,7 +1,7 @@
 """What users of the compiler call: a function of one lane as machine code for many.
 
-`lanes_p` evaluates a function of one lane as an operation of jax: batching adds lanes, and derivatives are operations of the same kind, of functions
-that jax derives from the function of one lane. Lowering for a CPU compiles the function.
+`lanes_p` evaluates a function of one lane as an operation of jax: batching adds lanes, and derivatives are operations
+of the same kind, of functions that jax derives from the function of one lane. Lowering for a CPU compiles the function.
 """
 
 from __future__ import annotations
@@ -28,12 +28,14 @@ lanes_p.multiple_results = True
 
 
 def vectorised(function: Callable, in_axes: Any = 0) -> Callable:
-    """Returns a function like ``jax.vmap(function, in_axes)``, which computes all lanes by machine code of this processor.
+    """Returns a function like ``jax.vmap(function, in_axes)``, which computes all lanes by
+    machine code of this processor.
 
-    Each lane takes its own branches and its own number of turns of a `lax.while_loop`, and loops over small arrays run without XLA's runtime between
-    their operations. From 256 lanes on, all cores take part. The function is compiled at the first call with arguments of new shapes; it works inside
-    `jax.jit`, with `jax.grad`, `jax.jvp` and other derivatives, and `jax.vmap` adds lanes. A lane knows nothing of the others: what reduces over a batch,
-    as `unvmap_any` of equinox, reduces over the lane's own numbers.
+    Each lane takes its own branches and its own number of turns of a `lax.while_loop`, and loops over small arrays run
+    without XLA's runtime between their operations. From 256 lanes on, all cores take part. The function is compiled at
+    the first call with arguments of new shapes; it works inside `jax.jit`, with `jax.grad`, `jax.jvp` and other
+    derivatives, and `jax.vmap` adds lanes. A lane knows nothing of the others: what reduces over a batch, as
+    `unvmap_any` of equinox, reduces over the lane's own numbers.
 
     Args:
         function: jax function of one lane: arrays or pytrees of them to arrays or pytrees of them.
@@ -43,7 +45,8 @@ def vectorised(function: Callable, in_axes: Any = 0) -> Callable:
         The function of all lanes, whose results have the lanes along the first axis.
 
     Raises:
-        Unsupported: by the returned function, if an operation has no rule here or jax runs on something else than a CPU; use `jax.vmap` then.
+        Unsupported: by the returned function, if an operation has no rule here or jax runs on something else than a
+            CPU; use `jax.vmap` then.
         ImportError: by the returned function, if llvmlite is not installed.
     """
     name = getattr(function, "__name__", repr(function))
@@ -72,7 +75,8 @@ def vectorised(function: Callable, in_axes: Any = 0) -> Callable:
 
 @dataclass(frozen=True, eq=False)
 class _Value:
-    """A traced function; its operands are those values that it closes over that are None among ``constants``, then its own."""
+    """A traced function; its operands are those values that it closes over that are None among ``constants``,
+    then its own."""
 
     jaxpr: Any
     constants: Sequence
@@ -202,7 +206,8 @@ def _elsewhere(ctx: Any, *operands: Any, function: Any, **_: Any) -> Any:
 
 def _refused(function: Any, reason: Any) -> Unsupported:
     return Unsupported(
-        f"{function.name} has no machine code, because of {reason}: call jax.vmap in place of vectorised, or write it with other operations"
+        f"{function.name} has no machine code, because of {reason}: call jax.vmap in place of vectorised, or write it "
+        "with other operations"
     )
 
 

@@ -1,7 +1,9 @@
-"""The primitive `stream`: a loop for native code, like `lax.scan`, whose number of iterations is an argument of the call.
+"""The primitive `stream`: a loop for native code, like `lax.scan`, whose number of
+iterations is an argument of the call.
 
-`lax.scan` fixes this number while tracing. Each iteration yields a row, which native code writes directly into the results. In the traced function a
-single row stands for the rows of all iterations. The function can only return it, with its entries in any order, and not compute with it.
+`lax.scan` fixes this number while tracing. Each iteration yields a row, which native code writes directly into the
+results. In the traced function a single row stands for the rows of all iterations. The function can only return it,
+with its entries in any order, and not compute with it.
 """
 
 from __future__ import annotations
@@ -22,12 +24,14 @@ stream_p.multiple_results = True
 
 
 def stream(body: Callable, carry: Any, given: Any, by_row: bool = False, backwards: bool = False) -> tuple[Any, Any]:
-    """Runs the loop ``carry, row = body(carry, given)``; returns the last carry, and a row that stands for the rows of all iterations.
+    """Runs the loop ``carry, row = body(carry, given)``; returns the last carry,
+    and a row that stands for the rows of all iterations.
 
-    The caller of the native code passes sequences, of which each iteration reads one entry. ``given``: pytree of `jax.ShapeDtypeStruct`, with the
-    shape of an entry of each sequence. An entry has shape () and is the same for all lanes; with ``by_row`` it has any shape and differs between
-    lanes. With ``by_row`` the memory of the results has one row after the other, so that another stream can read them as a sequence. With
-    ``backwards`` sequences are read from the last entry to the first.
+    The caller of the native code passes sequences, of which each iteration reads one entry. ``given``: pytree of
+    `jax.ShapeDtypeStruct`, with the shape of an entry of each sequence. An entry has shape () and is the same for all
+    lanes; with ``by_row`` it has any shape and differs between lanes. With ``by_row`` the memory of the results has one
+    row after the other, so that another stream can read them as a sequence. With ``backwards`` sequences are read from
+    the last entry to the first.
     """
     closed, shape = jax.make_jaxpr(body, return_shape=True)(carry, given)
     leaves = jax.tree.leaves(carry)
@@ -45,10 +49,12 @@ def _(*_: Any, jaxpr: Any, **__: Any) -> tuple:
 
 
 def _varying_parts(jaxpr: Any, carried: int, flags: Sequence[bool]) -> tuple[int, list, list[bool], list[bool]]:
-    """Finds which parts of a stream vary, that is have a tangent (in its JVP rule) or are batched (in its batching rule).
+    """Finds which parts of a stream vary, that is have a tangent (in its JVP rule) or are
+    batched (in its batching rule).
 
-    ``carried``: number of carried values; ``flags``: mask of the operands that vary. Returns the number of constants; the avals of the entries of
-    sequences that the stream reads; the mask of the operands (constants and carry) that vary in some iteration; and the mask of the results that do.
+    ``carried``: number of carried values; ``flags``: mask of the operands that vary. Returns the number of constants;
+    the avals of the entries of sequences that the stream reads; the mask of the operands (constants and carry) that
+    vary in some iteration; and the mask of the results that do.
     """
     fixed = len(jaxpr.constvars)
     given = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in jaxpr.invars[carried:]]
@@ -62,7 +68,8 @@ def _varying_parts(jaxpr: Any, carried: int, flags: Sequence[bool]) -> tuple[int
 
 
 def _stream_jvp(primals: Sequence, tangents: Sequence, *, jaxpr: Any, carried: int, **kind: bool) -> tuple[list, list]:
-    """JVP rule: binds a stream whose carry includes the nonzero tangents; it yields a row of tangents for every row of floats."""
+    """JVP rule: binds a stream whose carry includes the nonzero tangents;
+    it yields a row of tangents for every row of floats."""
     fixed, given, moved, _ = _varying_parts(jaxpr, carried, [type(t) is not ad.Zero for t in tangents])
     real = lambda x: jnp.issubdtype(x.dtype, jnp.inexact)
     moved = [m and real(x) for m, x in zip(moved, primals, strict=True)]
@@ -113,7 +120,8 @@ def _stream_batching(
 
 
 def _stream_dead_code(used: Any, *rest: Any) -> tuple[list[bool], Any]:
-    """Rule for dead code: drops rows that are not used, and carried values on which nothing depends; constants and sequences stay."""
+    """Rule for dead code: drops rows that are not used, and carried values on which nothing depends;
+    constants and sequences stay."""
     (*_, eqn), used, p = rest, list(used), rest[-1].params
     jaxpr, carried = p["jaxpr"], p["carried"]
     constants, sequences = len(eqn.invars) - carried, len(jaxpr.invars) - carried

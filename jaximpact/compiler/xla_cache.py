@@ -1,8 +1,8 @@
 """Persistent cache of programs that XLA compiled, in the folder of `disk_cache`.
 
-jax has a persistent cache too, but that is a setting of the whole process, made by the user: if it is set, it is used in place of this
-one. The key is a hash of the lowered program, so that every process traces and lowers; XLA's compilation, by far the largest
-part of the time, is saved.
+jax has a persistent cache too, but that is a setting of the whole process, made by the user: if it is set, it is used
+in place of this one. The key is a hash of the lowered program, so that every process traces and lowers; XLA's
+compilation, by far the largest part of the time, is saved.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from . import disk_cache as cache
 from .llvm.jit import host
 from .llvm.xla_ffi import STABLE_PREFIX
 
-# custom calls by names that are valid in this process only; names of LAPACK and of stable FFI targets are the same in all processes
+# custom calls by names that are valid in this process only; names of LAPACK and of stable FFI targets are the same in
+# all processes
 UNSTABLE_CALL = re.compile(rf"custom_call\s+@(?!lapack_|{STABLE_PREFIX})|call_target_name")
 log = logging.getLogger(__name__)
 compilations = 0  # how many programs were compiled
@@ -42,12 +43,14 @@ class _Slot:
 
 
 class PersistentJit:
-    """`jax.jit` with a persistent cache for CPU programs; ``static`` names the static arguments, ``options`` are compiler options."""
+    """`jax.jit` with a persistent cache for CPU programs; ``static`` names the static arguments,
+    ``options`` are compiler options."""
 
     def __init__(self, function: Callable, static: tuple[str, ...] = (), options: dict[str, Any] | None = None) -> None:
         self.jitted = jax.jit(function, static_argnames=static, compiler_options=options)
         self.trace, self.options, self.lock = self.jitted.trace, options, Lock()
-        # slots by jaxpr, as long as jax keeps it, and by the types and static arguments of a call, known before it is traced
+        # slots by jaxpr, as long as jax keeps it, and by the types and static arguments of a call, known before it is
+        # traced
         self.slots: WeakKeyDictionary[Any, _Slot] = WeakKeyDictionary()
         self.called: WeakValueDictionary[Any, _Slot] = WeakValueDictionary()
 
@@ -70,8 +73,8 @@ class PersistentJit:
 
 
 def is_cacheable() -> bool:
-    """Whether the persistent cache can be used: no jax transformation is active, there is one CPU device and a cache folder, and no jax setting needs
-    jax's own jit."""
+    """Whether the persistent cache can be used: no jax transformation is active, there is one CPU device and a cache
+    folder, and no jax setting needs jax's own jit."""
     config: Any = jax.config
     return (
         is_concrete()
@@ -83,7 +86,8 @@ def is_cacheable() -> bool:
 
 
 def load_program(lowered: Any, options: Any) -> Any:
-    """Returns the executable of a lowered function, from the cache if it is there, else compiled now and stored; ``options``: XLA's options."""
+    """Returns the executable of a lowered function, from the cache if it is there, else compiled now and stored;
+    ``options``: XLA's options."""
     global compilations
     text = lowered.as_text()
     key = None if UNSTABLE_CALL.search(text) else _key(text, options)
@@ -103,7 +107,8 @@ def load_program(lowered: Any, options: Any) -> Any:
 
 
 def _key(text: str, options: Any) -> str | None:
-    """Cache key of a program: hash of its text, versions, settings and the processor; None if the processor is unknown."""
+    """Cache key of a program: hash of its text, versions, settings and the processor;
+    None if the processor is unknown."""
     try:
         processor = host()
     except ImportError:

@@ -2,7 +2,8 @@
 
     python -m jaximpact.conformance --adapter mine.py
 
-An adapter is a file with two functions; see `jaximpact.conformance.worker`, which runs it, and needs nothing of this package.
+An adapter is a file with two functions; see `jaximpact.conformance.worker`, which runs it,
+and needs nothing of this package.
 """
 
 from .cases import Case, cases, frictional_cases, get

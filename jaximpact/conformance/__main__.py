@@ -81,7 +81,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def describe(name: str) -> str:
-    """Text about the case ``name`` for the author of an adapter: its formulas and parameters, and the exact state and Jacobian."""
+    """Text about the case ``name`` for the author of an adapter: its formulas and parameters,
+    and the exact state and Jacobian."""
     case = get(name)
     lines = [f"{case.name}: {case.title}", *([f"from {case.source}"] if case.source else []), ""]
     lines += [

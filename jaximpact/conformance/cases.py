@@ -27,20 +27,23 @@ class Exact(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """One motion to compute: M(q) dv/dt = force + sum of gap gradients times impulses, gaps >= 0, Newton's law at impacts.
+    """One motion to compute: M(q) dv/dt = force + sum of gap gradients times impulses, gaps >= 0,
+    Newton's law at impacts.
 
     Attributes:
         name, title: the case, and what it tests.
-        tags: what a simulator needs for it: "M(q)", "moving wall", "lasting contact", "simultaneous", "accumulation", "plastic".
+        tags: what a simulator needs for it: "M(q)", "moving wall", "lasting contact", "simultaneous", "accumulation",
+            "plastic".
         source: the publication or report in which simulators fail at such a motion, or "".
-        mass: formulas (d, d), or None for the unit matrix; force: (d,), with the velocity terms (Coriolis, centrifugal) of a mass that
-            varies; gaps: (m,). They may contain ``t``, ``q[i]``, ``v[i]`` and the parameters.
+        mass: formulas (d, d), or None for the unit matrix; force: (d,), with the velocity terms (Coriolis, centrifugal)
+            of a mass that varies; gaps: (m,). They may contain ``t``, ``q[i]``, ``v[i]`` and the parameters.
         parameters: name -> value, the columns of the Jacobian in this order.
         position, velocity: which parameters are q and v at t = 0; "e" is the restitution of all contacts.
         t1: the end, at no impact [s].
         impacts: how many there are before t1; None where they are infinitely many.
         exact: final state (q, v) and its derivative by the parameters.
-        slip: with friction, formulas of the slip velocities of every contact, (m, 1) in the plane and (m, 2) in space; else ().
+        slip: with friction, formulas of the slip velocities of every contact, (m, 1) in the plane and (m, 2) in space;
+            else ().
         friction: formulas of the coefficients of friction (m,), of parameters.
     """
 

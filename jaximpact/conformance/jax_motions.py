@@ -16,8 +16,9 @@ class JaxMotions:
     """An adapter: see `jaximpact.conformance.worker`. Double precision, one compilation for state and Jacobian.
 
     Args:
-        motions: by name of the case, ``motion(theta, t1, steps)`` -> (q, v) at t1, (2d,). The number of steps is traced, so that
-            all step counts share one compilation: loop by `jax.lax.fori_loop`, which jax differentiates in forward mode.
+        motions: by name of the case, ``motion(theta, t1, steps)`` -> (q, v) at t1, (2d,). The number of steps is
+            traced, so that all step counts share one compilation: loop by `jax.lax.fori_loop`,
+            which jax differentiates in forward mode.
         how: a sentence on how the simulator was used.
         packages: names of distributions, whose versions are printed.
         steps: whether the simulator takes a number of steps.

@@ -17,7 +17,8 @@ from .report import COARSE, FINE
 
 
 class SchemeAdapter:
-    """Adapter that computes states and Jacobians of the cases with one scheme of this library, by `jaximpact.sensitivities`."""
+    """Adapter that computes states and Jacobians of the cases with one scheme of this library, by
+    `jaximpact.sensitivities`."""
 
     PACKAGES = ("jaximpact", "jax")
     FRICTION = True

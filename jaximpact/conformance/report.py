@@ -22,8 +22,8 @@ EXACT = 1e-6  # an error that need not shrink
 class Cell(NamedTuple):
     """Result of one adapter on one case.
 
-    ``errors`` and ``states``: relative errors of the Jacobian and of the final state, by step size; ``seconds``: computing time; ``message``:
-    what failed, "" if nothing.
+    ``errors`` and ``states``: relative errors of the Jacobian and of the final state, by step size; ``seconds``:
+    computing time; ``message``: what failed, "" if nothing.
     """
 
     errors: Mapping[float, float] = {}
@@ -86,7 +86,8 @@ class Column(NamedTuple):
 class Report(Drawable):
     """Results of all adapters on the cases, a `Column` for each adapter.
 
-    ``report.columns[0].cells["zeno"].errors[1e-3]`` is an error, ``.passes`` a verdict; ``report.markdown()`` is the table.
+    ``report.columns[0].cells["zeno"].errors[1e-3]`` is an error, ``.passes`` a verdict;
+    ``report.markdown()`` is the table.
     """
 
     names: tuple[str, ...]
@@ -128,7 +129,8 @@ class Report(Drawable):
         return "\n".join(lines + remarks) + "\n"
 
     def save(self, folder: str | Path) -> Path:
-        """Writes table.md, table.csv and, with matplotlib and if an adapter gave results, picture.png; returns the folder."""
+        """Writes table.md, table.csv and, with matplotlib and if an adapter gave results, picture.png;
+        returns the folder."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "table.md").write_text(self.markdown())

@@ -36,7 +36,8 @@ class Adapter(NamedTuple):
 
 
 def adapters_of_jaximpact() -> tuple[Adapter, ...]:
-    """Adapters of this library's schemes, with corrected derivatives and with those of plain automatic differentiation."""
+    """Adapters of this library's schemes, with corrected derivatives and with those of plain
+    automatic differentiation."""
     corrected = [
         Adapter(f"jaximpact {name}", OWN, f"{name} corrected") for name in ("PaoliSchatzman", "MoreauJean", "Maury")
     ]
@@ -60,8 +61,8 @@ def run(
     Args:
         adapters: `Adapter`, or paths of files.
         names: names of the cases, by default all without friction; those with friction are `frictional_cases`.
-        limit: seconds that an adapter may take to load, and for one case at one step size. An adapter that takes longer is stopped,
-            and restarted with the next case.
+        limit: seconds that an adapter may take to load, and for one case at one step size. An adapter that takes longer
+            is stopped, and restarted with the next case.
         jobs: number of adapters run at a time.
         progress: report when an adapter is done.
 
@@ -146,9 +147,11 @@ def _cell(cell: Cell, line: dict[str, Any], h: float) -> Cell:
 
 
 def launch(adapter: Adapter, jobs: list[dict[str, Any]], limit: float) -> Iterator[dict[str, Any]]:
-    """Runs ``jobs`` by an adapter in a worker process and yields the lines of JSON that it writes, decoded, as they come.
+    """Runs ``jobs`` by an adapter in a worker process and yields the lines of JSON that it writes, decoded,
+    as they come.
 
-    A worker that takes longer than ``limit`` [s] for a line is stopped; if it is stopped or fails, the last line says why.
+    A worker that takes longer than ``limit`` [s] for a line is stopped; if it is stopped or fails,
+    the last line says why.
     """
     command = [adapter.python, str(WORKER), adapter.module, adapter.variant]
     package = str(Path(__file__).parents[2])

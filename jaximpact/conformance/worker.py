@@ -8,10 +8,11 @@ ADAPTER is a file or the name of a module. It holds two functions,
     jacobian(case, theta, steps)       -> its derivative by theta, (2d, p)
 
 or a function ``adapter(variant)`` that returns an object with them. ``case`` has the attributes of
-`jaximpact.conformance.Case` that are data; ``theta`` (p,) are the parameters in the order of ``case.parameters``, ``steps`` a
-number of steps. A case that cannot be stated raises NotImplementedError. Without ``jacobian`` only the states are compared
-with the exact ones. Cases with friction have the formulas ``case.slip`` and ``case.friction`` too; only an adapter with FRICTION = True gets them.
-Optional: STEPS = False if the simulator has no step, PACKAGES, whose versions are printed, HOW, a sentence on how the simulator was used.
+`jaximpact.conformance.Case` that are data; ``theta`` (p,) are the parameters in the order of ``case.parameters``,
+``steps`` a number of steps. A case that cannot be stated raises NotImplementedError. Without ``jacobian`` only the
+states are compared with the exact ones. Cases with friction have the formulas ``case.slip`` and ``case.friction`` too;
+only an adapter with FRICTION = True gets them. Optional: STEPS = False if the simulator has no step, PACKAGES, whose
+versions are printed, HOW, a sentence on how the simulator was used.
 
 This file needs nothing but Python: the simulator may live in an environment of its own.
 """

@@ -1,4 +1,5 @@
-"""Checks of arguments common to the package: numbers, types, choices. Messages name the argument and say what it must be."""
+"""Checks of arguments common to the package: numbers, types, choices. Messages name the
+argument and say what it must be."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ def is_traced(*trees: Any) -> bool:
 
 
 def is_random_key(x: Any) -> bool:
-    """Whether an array, or what jax knows of one when it traces, holds random keys (`jax.random.key`), which are no numbers."""
+    """Whether an array, or what jax knows of one when it traces, holds random keys (`jax.random.key`),
+    which are no numbers."""
     return jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended)
 
 
@@ -135,12 +137,14 @@ def named_leaves(tree: Any) -> dict[tuple[str, ...], Any]:
 
 
 def with_leaves(tree: Any, leaves: Iterable[Any]) -> Any:
-    """Returns a pytree of the structure of ``tree`` with other leaves, in the order of `named_leaves`; None in ``tree`` counts as a leaf."""
+    """Returns a pytree of the structure of ``tree`` with other leaves, in the order of `named_leaves`;
+    None in ``tree`` counts as a leaf."""
     return jax.tree.unflatten(jax.tree.structure(tree, is_leaf=_is_none), list(leaves))
 
 
 def real(name: str, value: Any) -> np.ndarray:
-    """Returns a value as `real_array` does, but always as a numpy array; TypeError for a masked array, whatever its mask."""
+    """Returns a value as `real_array` does, but always as a numpy array; TypeError for a masked array,
+    whatever its mask."""
     if np.ma.isMaskedArray(value):
         raise TypeError(
             f"{name} is a masked array: give numbers without a mask, value.filled(...) or value.compressed()"
@@ -157,10 +161,11 @@ def real_number(name: str, value: Any) -> float:
 
 
 def real_array(name: str, value: Any) -> Any:
-    """Returns real numbers as an array of floats: in the dtype that the value has, or in jax's default float dtype if that is not floating.
+    """Returns real numbers as an array of floats: in the dtype that the value has,
+    or in jax's default float dtype if that is not floating.
 
-    A concrete value becomes a numpy array: inside jit a jax array would be a tracer, whose numbers can no longer be checked. A tracer stays a
-    tracer.
+    A concrete value becomes a numpy array: inside jit a jax array would be a tracer, whose numbers can no longer be
+    checked. A tracer stays a tracer.
 
     Raises:
         TypeError: the value is not of real numbers; the message calls it by ``name``.
@@ -183,7 +188,8 @@ def real_array(name: str, value: Any) -> Any:
 
 
 def known_numbers(name: str, value: Any) -> np.ndarray:
-    """Returns a concrete value as a numpy array of real numbers, in its own dtype; otherwise a TypeError calls it by ``name``."""
+    """Returns a concrete value as a numpy array of real numbers, in its own dtype;
+    otherwise a TypeError calls it by ``name``."""
     if np.ma.is_masked(value):
         raise TypeError(f"{name} is a masked array, and nothing says what its masked entries are: fill them")
     try:

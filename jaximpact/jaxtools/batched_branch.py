@@ -1,4 +1,5 @@
-"""Branches in functions that are batched, which save work although jax computes both sides of a `lax.cond` for every lane under vmap."""
+"""Branches in functions that are batched, which save work although jax computes both sides of a `lax.cond`
+for every lane under vmap."""
 
 from __future__ import annotations
 
@@ -12,16 +13,18 @@ from jax.custom_batching import custom_vmap
 
 
 def run_where_needed(branches: bool, needed: Array, work: Callable, otherwise: Callable, *operands: Any) -> Any:
-    """Returns ``work(*operands)``; where ``needed`` () is False, ``otherwise(*operands)`` has the same value and costs less.
+    """Returns ``work(*operands)``; where ``needed`` () is False, ``otherwise(*operands)`` has
+    the same value and costs less.
 
-    ``branches``: whether each lane can take branches of its own. If so, a lane computes only one of the two functions. If not, all lanes compute
-    ``work``, which saves the selection between two results.
+    ``branches``: whether each lane can take branches of its own. If so, a lane computes only one of the two functions.
+    If not, all lanes compute ``work``, which saves the selection between two results.
     """
     return lax.cond(needed, work, otherwise, *operands) if branches else work(*operands)
 
 
 def run_where_pending(work: Callable, pending: Array, value: Any, operands: Any) -> Any:
-    """Returns ``work(pending, value, operands)`` where ``pending`` () holds, else ``value``; a batch skips ``work`` if no lane is pending."""
+    """Returns ``work(pending, value, operands)`` where ``pending`` () holds, else ``value``;
+    a batch skips ``work`` if no lane is pending."""
 
     def keep_value(pending: Array, value: Any, operands: Any) -> Any:
         return value

@@ -1,4 +1,5 @@
-"""Which entries of a function's value depend on which entries of its argument, by its jaxpr: no values are needed, and nothing is traced twice."""
+"""Which entries of a function's value depend on which entries of its argument, by its jaxpr: no values are needed, and
+nothing is traced twice."""
 
 from __future__ import annotations
 
@@ -18,9 +19,11 @@ LARGEST = 2048  # entries of an argument of which each is followed by itself
 
 
 def smallest_parts(function: Callable[..., Array], operands: Sequence[Array], least: int = 1) -> int:
-    """Returns the smallest size, a multiple of ``least``, of equal parts of vectors (d,) such that no part of the value depends on another.
+    """Returns the smallest size, a multiple of ``least``, of equal parts of vectors (d,) such that no part of
+    the value depends on another.
 
-    ``function(*operands)``, (d,), and its operands, (d,) each, are cut at the same places. The size is d if no smaller one is found.
+    ``function(*operands)``, (d,), and its operands, (d,) each, are cut at the same places.
+    The size is d if no smaller one is found.
     """
     d = len(operands[0])
     if d > LARGEST:

@@ -1,4 +1,5 @@
-"""Dead code of jaxprs: equations, values carried by loops, and outputs of calls and branches on which no output depends."""
+"""Dead code of jaxprs: equations, values carried by loops, and outputs of calls and branches
+on which no output depends."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ from .jaxpr_tools import reader, remember_by_jaxpr
 
 
 def without_dead_code(closed: ClosedJaxpr, wanted: Sequence[bool] | None = None) -> ClosedJaxpr:
-    """Returns a jaxpr without equations, carried values, outputs of branches and inputs of calls on which neither its outputs nor their derivatives
-    depend.
+    """Returns a jaxpr without equations, carried values, outputs of branches and inputs of calls on which neither its
+    outputs nor their derivatives depend.
 
     ``wanted``: mask of the outputs that stay; None: all.
     """
@@ -26,7 +27,8 @@ def without_dead_code(closed: ClosedJaxpr, wanted: Sequence[bool] | None = None)
 
 
 def live_carry(wanted: Sequence[bool], jaxpr: Any, first: int, count: int) -> list[bool]:
-    """Returns the mask of a loop's ``count`` carried values on which the results of its body in the mask ``wanted`` depend, in later turns too.
+    """Returns the mask of a loop's ``count`` carried values on which the results of its body in the mask ``wanted``
+    depend, in later turns too.
 
     ``jaxpr``: the body; its inputs from number ``first`` on, and its first outputs, are the carried values.
     """
@@ -41,8 +43,8 @@ def live_carry(wanted: Sequence[bool], jaxpr: Any, first: int, count: int) -> li
 
 @remember_by_jaxpr
 def input_bits(jaxpr: Any) -> list[int]:
-    """Returns for each output of a jaxpr the inputs on which it depends, as bits of a number: all of them in one pass, where dead code takes one for each
-    set of outputs."""
+    """Returns for each output of a jaxpr the inputs on which it depends, as bits of a number: all of them in one pass,
+    where dead code takes one for each set of outputs."""
     bits = dict.fromkeys(jaxpr.constvars, 0) | {v: 1 << i for i, v in enumerate(jaxpr.invars)}
     read = reader(bits, lambda v: 0)
     for eqn in jaxpr.eqns:
@@ -59,12 +61,14 @@ def input_bits(jaxpr: Any) -> list[int]:
 
 
 def _through(inside: int, given: Sequence[int]) -> int:
-    """Returns the bits of the operands' bits ``given`` that an output of a called function has, which depends on the inputs ``inside``."""
+    """Returns the bits of the operands' bits ``given`` that an output of a called function has,
+    which depends on the inputs ``inside``."""
     return reduce(operator.or_, (x for i, x in enumerate(given) if inside >> i & 1), 0)
 
 
 def _while_rule(used: Any, *rest: Any) -> tuple[list[bool], Any]:
-    """Rule for `lax.while_loop`, as newer versions of jax have it: a carried value that only itself depends on is dropped."""
+    """Rule for `lax.while_loop`, as newer versions of jax have it: a carried value that only
+    itself depends on is dropped."""
     (*_, eqn), used, p = rest, list(used), rest[-1].params
     if eqn.effects or all(used):
         return [True] * len(eqn.invars), eqn

@@ -1,4 +1,5 @@
-"""Custom derivatives: grafts, which give one value the derivative of another; implicit roots; and errors where a derivative would be wrong."""
+"""Custom derivatives: grafts, which give one value the derivative of another; implicit roots; and errors where a
+derivative would be wrong."""
 
 from __future__ import annotations
 
@@ -16,18 +17,22 @@ NO_DERIVATIVE = (
     "solve(sensitivity='none') has no derivative: use sensitivity='corrected' (right across impacts) or 'discrete'"
 )
 NO_SECOND_DERIVATIVE = (
-    "second derivatives through solve(sensitivity='corrected'): the derivative of a time-stepping scheme across impacts is "
+    "second derivatives through solve(sensitivity='corrected'): the derivative of a time-stepping scheme across "
+    "impacts is "
     "corrected once, and differentiated again it would be wrong by O(1) at every h. Use scheme=EventCorrected() with "
-    "jax.jacfwd(jax.jacfwd(f)) or jax.jacrev(jax.jacfwd(f)), or differences of first derivatives; sensitivity='discrete' "
+    "jax.jacfwd(jax.jacfwd(f)) or jax.jacrev(jax.jacfwd(f)), or differences of first derivatives; "
+    "sensitivity='discrete' "
     "gives the second derivative of the discrete map"
 )
 NO_REVERSE_INSIDE = (
-    "second derivatives through solve with reverse mode inside (jax.hessian, grad of grad, jacfwd of grad): jax forgets the "
+    "second derivatives through solve with reverse mode inside (jax.hessian, grad of grad, jacfwd of grad): jax "
+    "forgets the "
     "derivative rules of parts of the step there. Use forward mode inside: jax.jacfwd(jax.jacfwd(f)) or "
     "jax.jacrev(jax.jacfwd(f))"
 )
 
-# A primitive, since reverse mode through a loop drops the rule of a `jax.custom_jvp` function, but not that of a primitive.
+# A primitive, since reverse mode through a loop drops the rule of a `jax.custom_jvp` function, but not that of a
+# primitive.
 guard_p = Primitive("guard")  # (value, anchor of the same shape) -> value; an error where either is differentiated
 
 
@@ -60,7 +65,8 @@ mlir.register_lowering(forward_only_p, mlir.lower_fun(lambda value, *, why: valu
 
 
 def _map_floating_leaves(function: Callable, tree: Any, *others: Any) -> Any:
-    """Applies ``function`` to each floating leaf of ``tree``, with the same leaf of the ``others``; other leaves of ``tree``, and empty ones, stay."""
+    """Applies ``function`` to each floating leaf of ``tree``, with the same leaf of the ``others``; other leaves of
+    ``tree``, and empty ones, stay."""
     real = lambda x: jnp.size(x) > 0 and jnp.issubdtype(jnp.result_type(x), jnp.floating)
     return jax.tree.map(lambda x, *y: function(x, *y) if real(x) else x, tree, *others)
 
@@ -108,17 +114,20 @@ def guard_derivative(tree: Any, why: str = NO_REVERSE_INSIDE) -> Any:
 
 
 def forward_only(tree: Any, why: str) -> Any:
-    """Returns a pytree unchanged, but transposing it, as reverse mode does, raises a ValueError with the message ``why``."""
+    """Returns a pytree unchanged, but transposing it, as reverse mode does,
+    raises a ValueError with the message ``why``."""
     return _map_floating_leaves(lambda x: forward_only_p.bind(x, why=why), tree)
 
 
 def forward_first(tree: Any) -> Any:
-    """Returns a pytree unchanged, but a second derivative whose inner one is in reverse mode, such as forward over reverse, raises a ValueError."""
+    """Returns a pytree unchanged, but a second derivative whose inner one is in reverse mode, such as forward over
+    reverse, raises a ValueError."""
     return _map_floating_leaves(_forward_first, tree)
 
 
 def hoist_constants(function: Callable, x: Any) -> tuple[Callable, list]:
-    """Closure conversion: returns a function ``pure(constants, x)``, equal to ``function(x)``, and the list of constants that it closes over."""
+    """Closure conversion: returns a function ``pure(constants, x)``, equal to ``function(x)``, and the list of
+    constants that it closes over."""
     closed, shape = jax.make_jaxpr(function, return_shape=True)(x)
     jaxpr, constants, structure = closed.jaxpr, closed.consts, jax.tree.structure(shape)
 
@@ -131,16 +140,18 @@ def hoist_constants(function: Callable, x: Any) -> tuple[Callable, list]:
 
 
 def without_derivative(function: Callable, x: Any) -> Any:
-    """Returns ``function(x)`` as a constant: its derivatives by x, and by values that ``function`` closes over, are zero."""
+    """Returns ``function(x)`` as a constant: its derivatives by x, and by values that ``function`` closes over,
+    are zero."""
     pure, constants = hoist_constants(function, x)
     return pure(*lax.stop_gradient((constants, x)))
 
 
 def implicit_root(residual: Callable, guess: Any, solve: Callable, tangent_solve: Callable) -> tuple[Any, Any]:
-    """Returns the root x of ``residual``, differentiable by the implicit function theorem, and an auxiliary output, whose derivative is 0.
+    """Returns the root x of ``residual``, differentiable by the implicit function theorem, and an auxiliary output,
+    whose derivative is 0.
 
-    ``solve(residual, guess)`` returns both, (x, aux); ``tangent_solve(linear, y)`` returns the x for which ``linear(x) = y``. It replaces
-    `lax.custom_root`, whose functions newer versions of jax hide from custom primitives.
+    ``solve(residual, guess)`` returns both, (x, aux); ``tangent_solve(linear, y)`` returns the x for which
+    ``linear(x) = y``. It replaces `lax.custom_root`, whose functions newer versions of jax hide from custom primitives.
     """
     of_residual, by_residual = hoist_constants(residual, guess)
     of_solve, by_solve = hoist_constants(lambda guess: solve(residual, guess), guess)

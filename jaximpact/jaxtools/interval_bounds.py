@@ -1,6 +1,7 @@
 """Bounds on the change of a function while its argument varies within a box, from rules for its primitives.
 
-For x + d with |d| <= b, entry by entry: |f(x + d) - f(x)| <= B(x, b). Sines move no faster than their arguments, products by
+For x + d with |d| <= b, entry by entry: |f(x + d) - f(x)| <= B(x, b). Sines move no faster than their arguments,
+products by
 |x| b_y + |y| b_x + b_x b_y, and so on. A derivative at x would not bound the change over the whole box.
 """
 
@@ -34,7 +35,8 @@ DEAR = {"sin", "cos", "tan", "tanh", "atan", "exp", "log", "pow", "erf", "asin",
 
 
 def is_expensive(function: Callable[[Array], Array], x: Array) -> bool:
-    """Tests whether a function contains operations, such as sines, that cost more to evaluate again than to bound by `bound_change`."""
+    """Tests whether a function contains operations, such as sines, that cost more to evaluate again than
+    to bound by `bound_change`."""
     return _any_dear(jax.make_jaxpr(function)(x).jaxpr)
 
 
@@ -43,7 +45,8 @@ def _any_dear(jaxpr: Any) -> bool:
 
 
 def bound_change(function: Callable[[Array], Array], x: Array, b: Array) -> tuple[Array, Array]:
-    """Returns f(x), and a bound on |f(x + d) - f(x)| for all |d| <= ``b``, entry by entry; both have the shape of f(x), ``b`` that of x.
+    """Returns f(x), and a bound on |f(x + d) - f(x)| for all |d| <= ``b``, entry by entry; both have the shape of f(x),
+    ``b`` that of x.
 
     Raises:
         Unbounded: an operation of the function has no rule.
@@ -86,8 +89,8 @@ def _apply(eqn: Any, pairs: list[Pair]) -> list[Pair]:
 
 # linear operations, by the number of leading operands they are linear in; None: all
 LINEAR: dict[str, int | None] = {
-    **dict.fromkeys(("reshape", "broadcast_in_dim", "slice", "squeeze", "expand_dims", "transpose", "rev", "split", "unstack")),
-    **dict.fromkeys(("concatenate", "stack", "reduce_sum", "cumsum", "copy", "reduce_precision", "tile")),
+    **dict.fromkeys(("reshape", "broadcast_in_dim", "slice", "squeeze", "expand_dims", "transpose", "rev", "split",
+    "unstack")), **dict.fromkeys(("concatenate", "stack", "reduce_sum", "cumsum", "copy", "reduce_precision", "tile")),
     **dict.fromkeys(("gather", "dynamic_slice"), 1),
 }  # fmt: skip
 
@@ -141,8 +144,8 @@ def _extreme(eqn: Any, found: Array, x: Pair, y: Pair) -> Array:
 
 RULES: dict[str, Rule] = {
     "add": _sum, "add_any": _sum, "sub": _sum, "mul": _mul, "dot_general": _dot, "div": _div, "integer_pow": _power,
-    "neg": lambda eqn, found, x: x[1], "abs": lambda eqn, found, x: x[1], "max": _extreme, "min": _extreme, "select_n": _select,
-    "square": lambda eqn, found, x: (2 * jnp.abs(x[0]) + x[1]) * x[1],
+    "neg": lambda eqn, found, x: x[1], "abs": lambda eqn, found, x: x[1], "max": _extreme, "min": _extreme,
+    "select_n": _select, "square": lambda eqn, found, x: (2 * jnp.abs(x[0]) + x[1]) * x[1],
     **dict.fromkeys(("sin", "cos", "tanh", "atan"), lambda eqn, found, x: x[1]),
     # |sqrt(x + d) - sqrt(x)| = |d| / (sqrt(x + d) + sqrt(x))
     "sqrt": lambda eqn, found, x: x[1] / found,

@@ -32,8 +32,8 @@ def value_and_jacobian(function: Callable[[Array], Array], x: Array, rows: int) 
 def generic_change(tree: Any) -> Any:
     """Returns tangents of a pytree in an arbitrary direction, which has no zero and no equal entries.
 
-    It serves to test dependence: if the derivative of a function of the pytree in this direction is zero, then, except by coincidence, so are its
-    derivatives by all real numbers of the pytree.
+    It serves to test dependence: if the derivative of a function of the pytree in this direction is zero, then, except
+    by coincidence, so are its derivatives by all real numbers of the pytree.
     """
     leaves, structure = jax.tree.flatten(tree)
     return jax.tree.unflatten(structure, [_tangent(x, jnp.cos, 1.3 + k) for k, x in enumerate(leaves)])

@@ -16,7 +16,8 @@ from .argument_checks import is_traced
 
 # primitives that return their operands, and primitives that call the jaxpr in the named parameter
 IDENTITIES = {"guard", "forward_only", "stop_gradient", "copy", "copy_p", "name", "optimization_barrier"}
-CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "eval_jaxpr": "call_jaxpr",
+CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr",
+    "eval_jaxpr": "call_jaxpr",
          "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr", "custom_vmap_call": "call",
          "checkpoint": "jaxpr", "remat2": "jaxpr", "linear_call": "callee", "call_hi_primitive": "_prim"}  # fmt: skip
 _JAXPR_TYPES, _SEQUENCE_TYPES = (ClosedJaxpr, Jaxpr), (tuple, list)
@@ -50,12 +51,14 @@ def is_literal(v: Any) -> bool:
 
 
 def reader(env: Mapping, literal: Callable[[Any], Any] = lambda v: v.val) -> Callable[[Any], Any]:
-    """Returns a function from an operand of an equation to its value: ``env[v]`` for a variable v, ``literal(v)`` for a literal v."""
+    """Returns a function from an operand of an equation to its value: ``env[v]`` for a variable v,
+    ``literal(v)`` for a literal v."""
     return lambda v: literal(v) if is_literal(v) else env[v]
 
 
 def scan_counts(p: Any) -> tuple[int, int]:
-    """Returns how many inputs of a scan with the parameters p are constants, and how many are carried values; its sequences follow these."""
+    """Returns how many inputs of a scan with the parameters p are constants, and how many are carried values; its
+    sequences follow these."""
     if "num_consts" in p:
         return p["num_consts"], p["num_carry"]
     # newer versions of jax have the inputs as trees
@@ -74,8 +77,8 @@ def contains_primitive(jaxpr: Any, name: str) -> bool:
 
 
 def implementation(eqn: Any) -> ClosedJaxpr | None:
-    """Returns what an equation's primitive is said to compute (`Primitive.def_impl`) as a jaxpr of other primitives; None where it has no such
-    implementation, as primitives of jax have none."""
+    """Returns what an equation's primitive is said to compute (`Primitive.def_impl`) as a jaxpr of other primitives;
+    None where it has no such implementation, as primitives of jax have none."""
     try:
         closed = jax.make_jaxpr(lambda *x: eqn.primitive.impl(*x, **eqn.params))(*(v.aval for v in eqn.invars))
     except Exception:  # an implementation by anything but operations of jax may raise what it likes
@@ -106,7 +109,8 @@ _closed_over: WeakKeyDictionary[Any, dict] = WeakKeyDictionary()  # results of `
 
 
 def closed_over_values(jaxpr: Any) -> dict:
-    """Returns the constants that a jaxpr and its nested jaxprs close over, as a mapping from constant variables to values."""
+    """Returns the constants that a jaxpr and its nested jaxprs close over,
+    as a mapping from constant variables to values."""
     if jaxpr in _closed_over:
         return _closed_over[jaxpr]
     inside = getattr(jaxpr, "jaxpr", jaxpr)
@@ -123,13 +127,15 @@ def closed_over_values(jaxpr: Any) -> dict:
 
 
 def evaluate_equation(eqn: Any, values: Sequence, **changes: Any) -> list:
-    """Returns the results of an equation's primitive for the operands ``values``, with the ``changes`` of its parameters."""
+    """Returns the results of an equation's primitive for the operands ``values``,
+    with the ``changes`` of its parameters."""
     found = eqn.primitive.bind(*values, **eqn.primitive.get_bind_params(eqn.params | changes))
     return list(found) if eqn.primitive.multiple_results else [found]
 
 
 def inline_calls(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """Returns a jaxpr with calls of jitted functions inlined, equal equations (common subexpressions) merged, and dead ones removed.
+    """Returns a jaxpr with calls of jitted functions inlined, equal equations (common subexpressions) merged,
+    and dead ones removed.
 
     It saves time: jax differentiates and batches each call separately, which takes some milliseconds for each.
     """
@@ -138,7 +144,8 @@ def inline_calls(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def _inlined(jaxpr: Any, constants: Sequence, values: Sequence, seen: dict) -> list:
-    """Values of a jaxpr, with calls of jitted functions inlined; ``seen``: results by operation and operands, of equations before."""
+    """Values of a jaxpr, with calls of jitted functions inlined; ``seen``: results by operation and operands,
+    of equations before."""
     env = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *values], strict=True))
     read = reader(env)
     for eqn in needed_equations(jaxpr):
@@ -164,16 +171,19 @@ def _once(eqn: Any, given: list, seen: dict) -> list:
 
 
 def replay_jaxpr(function: Callable) -> Callable:
-    """Decorator: traces a function once for each combination of operand types, and later evaluates its inlined jaxpr in place of the Python code.
+    """Decorator: traces a function once for each combination of operand types, and later evaluates its inlined jaxpr in
+    place of the Python code.
 
-    The Python code runs as usual if no operand is traced, if the function has effects, or if it closes over traced values.
+    The Python code runs as usual if no operand is traced, if the function has effects,
+    or if it closes over traced values.
     """
 
     @wraps(function)
     def replay(*operands: Any) -> Any:
         if not is_traced(operands):
             return function(*operands)
-        # jax caches traces by function, so that jit here is cheap; a jitted function as attribute could not be pickled by value
+        # jax caches traces by function, so that jit here is cheap; a jitted function as attribute could not be pickled
+        # by value
         traced, leaves = jax.jit(function).trace(*operands), jax.tree.leaves(operands)
         closed = traced.jaxpr
         # newer versions of jax append closed-over values to the operands
@@ -189,7 +199,8 @@ _inline_cache: WeakKeyDictionary[ClosedJaxpr, Callable] = WeakKeyDictionary()
 
 
 def _inline_cached(closed: ClosedJaxpr) -> Callable:
-    """Returns a jaxpr with calls inlined as a jitted function: one equation where it is used, dozens of times in a step."""
+    """Returns a jaxpr with calls inlined as a jitted function: one equation where it is used,
+    dozens of times in a step."""
     # the cache is looked up in this module, not in the closure of replay, which can then be pickled by value
     if closed not in _inline_cache:
         _inline_cache[closed] = jax.jit(jaxpr_as_fun(inline_calls(closed)))
@@ -197,10 +208,11 @@ def _inline_cached(closed: ClosedJaxpr) -> Callable:
 
 
 def remember_by_jaxpr(function: Callable) -> Callable:
-    """Decorator of a function of a jaxpr, open or closed, and hashable arguments: caches its results as long as the jaxpr lives.
+    """Decorator of a function of a jaxpr, open or closed, and hashable arguments:
+    caches its results as long as the jaxpr lives.
 
-    Code generation calls such a function for a nested jaxpr again at each level of nesting around it; without the cache its time would grow with
-    the square of the depth.
+    Code generation calls such a function for a nested jaxpr again at each level of nesting around it; without the cache
+    its time would grow with the square of the depth.
     """
     known: WeakKeyDictionary[Jaxpr, dict] = WeakKeyDictionary()
 
@@ -234,7 +246,8 @@ def needed_equations(jaxpr: Any) -> list:
 
 
 def value_equations(jaxpr: Any) -> list:
-    """Equations of a jaxpr on which the values of its outputs depend, without those that only supply a derivative (`derivative_rules.graft`)."""
+    """Equations of a jaxpr on which the values of its outputs depend, without those that only supply a derivative
+    (`derivative_rules.graft`)."""
     return _value_equations(jaxpr)[0]
 
 
@@ -261,7 +274,8 @@ def _value_equations(jaxpr: Jaxpr) -> tuple[list, set]:
 
 @remember_by_jaxpr
 def used_inputs(jaxpr: Jaxpr, wanted: tuple[bool, ...] | None = None) -> list[bool]:
-    """Returns the mask of the inputs of a jaxpr on which the values of its outputs depend; ``wanted``: mask of the outputs that count, None: all."""
+    """Returns the mask of the inputs of a jaxpr on which the values of its outputs depend; ``wanted``: mask of the
+    outputs that count, None: all."""
     outputs = jaxpr.outvars if wanted is None else compress(jaxpr.outvars, wanted)
     used = {v for v in outputs if not is_literal(v)}
     for eqn in reversed(jaxpr.eqns):
@@ -299,7 +313,8 @@ def _inline_nested(params: dict) -> dict:
 
 
 def varying_outvars(eqn: Any, given: Sequence[bool]) -> list[bool]:
-    """Returns the mask of an equation's outputs that depend on the inputs in the mask ``given``, for instance those that differ between lanes."""
+    """Returns the mask of an equation's outputs that depend on the inputs in the mask ``given``, for instance those
+    that differ between lanes."""
     name, p = eqn.primitive.name, eqn.params
     if name == "while":
         a, b = p["cond_nconsts"], p["body_nconsts"]
@@ -330,7 +345,8 @@ def varying_outvars(eqn: Any, given: Sequence[bool]) -> list[bool]:
 def _fixed_point(body_mask: Any, start: Sequence[bool]) -> list[bool]:
     """Returns the mask of a loop's outputs, given the mask ``start`` of its initial carry.
 
-    ``body_mask``: function from the mask of the carry to that of the body's outputs; it is applied until the mask of the carry no longer grows.
+    ``body_mask``: function from the mask of the carry to that of the body's outputs; it is applied until the mask of
+    the carry no longer grows.
     """
     flags = list(start)
     while True:
@@ -358,7 +374,8 @@ def _varying_outputs(jaxpr: Jaxpr, given: tuple[bool, ...], constants: tuple[boo
 
 
 def moving_outputs(jaxpr: Any, given: Sequence[bool]) -> list[bool]:
-    """Returns the mask of a jaxpr's outputs that may have nonzero tangents if the inputs in the mask ``given`` have some."""
+    """Returns the mask of a jaxpr's outputs that may have nonzero tangents if the inputs in
+    the mask ``given`` have some."""
     return list(_moving_outputs(jaxpr, tuple(given)))
 
 
@@ -396,13 +413,15 @@ def _moving_outvars(eqn: Any, given: list[bool]) -> list[bool]:
 
 
 def depends_on(function: Callable, operands: Sequence, on: Sequence[int]) -> bool:
-    """Tests whether ``function(*operands)`` depends on the operands at the positions ``on``, by its jaxpr, not by values: 0 * x depends on x."""
+    """Tests whether ``function(*operands)`` depends on the operands at the positions ``on``, by its jaxpr, not by
+    values: 0 * x depends on x."""
     flags = [i in on for i, x in enumerate(operands) for _ in jax.tree.leaves(x)]
     return any(varying_outputs(inline_calls(jax.make_jaxpr(function)(*operands)), flags))
 
 
 def moves_with(function: Callable, operands: Sequence, on: Sequence[int]) -> bool:
-    """Tests whether ``function(*operands)`` may have a nonzero derivative by the operands at the positions ``on``, by its jaxpr.
+    """Tests whether ``function(*operands)`` may have a nonzero derivative by the operands at the positions ``on``,
+    by its jaxpr.
 
     Unlike `depends_on` it is False of functions that are constant between jumps, as x > 0 is.
     """

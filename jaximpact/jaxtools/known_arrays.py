@@ -1,6 +1,8 @@
-"""Rules by which operations on known arrays are computed while a program is traced: functions (equation, operands) -> result, or None.
+"""Rules by which operations on known arrays are computed while a program is traced:
+functions (equation, operands) -> result, or None.
 
-``MOVED``: operations that only move entries, of whatever kind; ``FOLDED``: those of which jax, and a walk through rows, make indices.
+``MOVED``: operations that only move entries, of whatever kind; ``FOLDED``: those of which jax, and a walk through rows,
+make indices.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ def _gather_known(eqn: Any, x: np.ndarray, places: np.ndarray) -> np.ndarray | N
 
 
 def gather_known(params: Any, x: np.ndarray, places: np.ndarray, rank: int) -> np.ndarray | None:
-    """Returns the result, with ``rank`` axes, of a gather from x that picks entries along some axes; None for any other gather.
+    """Returns the result, with ``rank`` axes, of a gather from x that picks entries along some axes;
+    None for any other gather.
 
     ``params``: the equation's parameters; ``places``: its indices.
     """
@@ -44,7 +47,8 @@ def gather_known(params: Any, x: np.ndarray, places: np.ndarray, rank: int) -> n
 
 
 def picked_axes(params: Any, shape: Sequence[int], places: Any) -> dict[int, Any] | None:
-    """Returns the axes along which a gather from an array of this ``shape`` picks entries, as ``x[i, j]`` does, each with the places along it.
+    """Returns the axes along which a gather from an array of this ``shape`` picks entries, as ``x[i, j]`` does, each
+    with the places along it.
 
     Returns None if it is another kind of gather, or if some of the ``places`` do not exist.
     """
@@ -72,21 +76,25 @@ _reshaped = lambda eqn, x: x.reshape(eqn.outvars[0].aval.shape)
 MOVED: dict[str, Callable] = {
     **dict.fromkeys(("reshape", "squeeze", "expand_dims"), _reshaped), "copy": lambda eqn, x: x,
     "broadcast_in_dim": _broadcast_known, "slice": _slice_known, "gather": _gather_known,
-    "transpose": lambda eqn, x: x.transpose(eqn.params["permutation"]), "rev": lambda eqn, x: np.flip(x, eqn.params["dimensions"]),
-    "split": lambda eqn, x: np.split(x, np.cumsum(eqn.params["sizes"])[:-1], eqn.params["axis"]),
-    "concatenate": lambda eqn, *x: np.concatenate(x, eqn.params["dimension"]), "stack": lambda eqn, *x: np.stack(x, eqn.params["axis"]),
+    "transpose": lambda eqn, x: x.transpose(eqn.params["permutation"]), "rev": lambda eqn,
+    x: np.flip(x, eqn.params["dimensions"]), "split": lambda eqn,
+    x: np.split(x, np.cumsum(eqn.params["sizes"])[:-1], eqn.params["axis"]), "concatenate": lambda eqn,
+    *x: np.concatenate(x, eqn.params["dimension"]), "stack": lambda eqn, *x: np.stack(x, eqn.params["axis"]),
     "unstack": lambda eqn, x: list(np.moveaxis(x, eqn.params["axis"], 0)),
 }  # fmt: skip
 FOLDED: dict[str, Callable] = {
     **{name: lambda eqn, *x, of=of: of(*x) for name, of in {
-        "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal, "add": np.add,
-        "sub": np.subtract, "mul": np.multiply, "neg": np.negative, "max": np.maximum, "min": np.minimum,
-        "clamp": lambda low, x, high: np.minimum(np.maximum(x, low), high)}.items()},
-    "div": lambda eqn, x, y: x // y if _counts(x, y) else None, "rem": lambda eqn, x, y: x % y if _counts(x, y) else None,
-    "and": lambda eqn, x, y: x & y, "or": lambda eqn, x, y: x | y, "not": lambda eqn, x: ~x,
-    "reduce_or": lambda eqn, x: np.any(x, axis=eqn.params["axes"]), "reduce_and": lambda eqn, x: np.all(x, axis=eqn.params["axes"]),
-    "select_n": lambda eqn, which, *cases: np.where(which, cases[1], cases[0]) if which.dtype == bool and len(cases) == 2 else None,
-    "convert_element_type": lambda eqn, x: x.astype(eqn.params["new_dtype"]),
+        "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal,
+        "ne": np.not_equal, "add": np.add, "sub": np.subtract, "mul": np.multiply, "neg": np.negative,
+        "max": np.maximum, "min": np.minimum, "clamp": lambda low, x,
+        high: np.minimum(np.maximum(x, low), high)}.items()},
+    "div": lambda eqn, x, y: x // y if _counts(x, y) else None, "rem": lambda eqn, x, y: x % y if _counts(x, y)
+    else None, "and": lambda eqn, x, y: x & y, "or": lambda eqn, x, y: x | y, "not": lambda eqn, x: ~x,
+    "reduce_or": lambda eqn, x: np.any(x, axis=eqn.params["axes"]), "reduce_and": lambda eqn,
+    x: np.all(x, axis=eqn.params["axes"]),
+    "select_n": lambda eqn, which, *cases: np.where(which, cases[1], cases[0]) if which.dtype == bool
+    and len(cases) == 2 else None, "convert_element_type": lambda eqn, x: x.astype(eqn.params["new_dtype"]),
     "iota": lambda eqn: np.broadcast_to(
-        np.expand_dims(np.arange(eqn.params["shape"][eqn.params["dimension"]], dtype=eqn.params["dtype"]), [i for i in range(len(eqn.params["shape"])) if i != eqn.params["dimension"]]), eqn.params["shape"]),
+        np.expand_dims(np.arange(eqn.params["shape"][eqn.params["dimension"]], dtype=eqn.params["dtype"]),
+        [i for i in range(len(eqn.params["shape"])) if i != eqn.params["dimension"]]), eqn.params["shape"]),
 }  # fmt: skip

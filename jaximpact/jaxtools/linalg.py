@@ -1,7 +1,8 @@
 """Dense linear algebra, unrolled to straight-line arithmetic for small matrices.
 
-A LAPACK call in a time loop costs microseconds per motion on a CPU and cannot be fused with the operations around it. Up to
-`MAX_UNROLLED` unknowns these functions are scalar arithmetic, elementwise over a batch; larger sizes go to jax.numpy.
+A LAPACK call in a time loop costs microseconds per motion on a CPU and cannot be fused with the operations around it.
+Up to `MAX_UNROLLED` unknowns these functions are scalar arithmetic, elementwise over a batch;
+larger sizes go to jax.numpy.
 """
 
 from __future__ import annotations
@@ -32,10 +33,11 @@ def nonzero(x: Array) -> Array:
 
 @jax.jit
 def factorise(a: Array) -> Array:
-    """Returns the triangular factor (n, n) of a symmetric matrix, for `factored_solve`; it has NaN if the matrix is not positive definite.
+    """Returns the triangular factor (n, n) of a symmetric matrix, for `factored_solve`;
+    it has NaN if the matrix is not positive definite.
 
-    Up to `MAX_UNROLLED` unknowns this is L of a = L D L', with 1/D in place of its unit diagonal, so that solves need no division. For
-    larger sizes it is the Cholesky factor.
+    Up to `MAX_UNROLLED` unknowns this is L of a = L D L', with 1/D in place of its unit diagonal, so that solves need
+    no division. For larger sizes it is the Cholesky factor.
     """
     n = a.shape[0]
     if n > MAX_UNROLLED:
@@ -53,7 +55,8 @@ def factorise(a: Array) -> Array:
 
 
 def pivots_of(factor: Array) -> Array:
-    """Returns the pivots (n,) of a matrix, given its ``factor = factorise(a)``: small ones mean that rows depend on those before."""
+    """Returns the pivots (n,) of a matrix, given its ``factor = factorise(a)``:
+    small ones mean that rows depend on those before."""
     diagonal = jnp.diagonal(factor)
     return diagonal**2 if factor.shape[0] > MAX_UNROLLED else 1 / diagonal
 
@@ -77,7 +80,8 @@ def substitute(factor: Array, b: Array) -> Array:
 
 
 def triangular_factor(a: Array) -> Array:
-    """Returns the Cholesky factor of a symmetric (n, n) matrix, read from its lower triangle; the result has arbitrary numbers above the diagonal."""
+    """Returns the Cholesky factor of a symmetric (n, n) matrix, read from its lower triangle; the result has arbitrary
+    numbers above the diagonal."""
     return lax.linalg.cholesky_p.bind(a)
 
 
@@ -94,7 +98,8 @@ def on_diagonal(x: Array, others: Array) -> Array:
 
 
 def first_substitution(factor: Array, b: Array) -> Array:
-    """Returns H b for b (n,), where H' H = a^-1, by the first of the two substitutions that solve a x = b; ``factor = factorise(a)``."""
+    """Returns H b for b (n,), where H' H = a^-1, by the first of the two substitutions that solve a x = b;
+    ``factor = factorise(a)``."""
     n = factor.shape[0]
     if n > MAX_UNROLLED:
         return solve_triangular(factor, b, lower=True)
@@ -106,7 +111,8 @@ def first_substitution(factor: Array, b: Array) -> Array:
 
 @jax.custom_jvp
 def spd_solve(a: Array, factor: Array, b: Array) -> Array:
-    """Solves a x = b for a symmetric positive definite (n, n) matrix and b (n,) or (n, k), with ``factor = factorise(a)``.
+    """Solves a x = b for a symmetric positive definite (n, n) matrix and b (n,) or (n, k), with
+    ``factor = factorise(a)``.
 
     The derivative is dx = a^-1 (db - da x), not that of the factorisation; ``factor`` is a constant in it.
     """
@@ -127,10 +133,11 @@ def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 
 @jax.custom_jvp
 def solve_by_inverse(a: Array, inverse: Array, b: Array) -> Array:
-    """Solves a x = b for b (n,) or (n, k), with a given ``inverse`` S (n, n) of a, or of its independent rows (`invert_semidefinite`).
+    """Solves a x = b for b (n,) or (n, k), with a given ``inverse`` S (n, n) of a,
+    or of its independent rows (`invert_semidefinite`).
 
-    Entries of x in dependent rows are 0. The derivative is dx = S (db - da x), with S as a constant: it takes products with vectors only, while the
-    derivative of S itself would take products of matrices.
+    Entries of x in dependent rows are 0. The derivative is dx = S (db - da x), with S as a constant: it takes products
+    with vectors only, while the derivative of S itself would take products of matrices.
     """
     return inverse @ b
 
@@ -146,8 +153,9 @@ def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 def eliminate(a: list[list], b: list) -> tuple[list, Array | bool]:
     """Solves a x = b by Gaussian elimination without pivoting, for nested lists of scalars.
 
-    Returns x, and whether every pivot is positive and above the round-off of its diagonal entry, which is true for a positive definite
-    matrix and false if rows are linearly dependent. In the latter case x is meaningless, as rejected pivots are replaced by 1.
+    Returns x, and whether every pivot is positive and above the round-off of its diagonal entry, which is true for a
+    positive definite matrix and false if rows are linearly dependent. In the latter case x is meaningless, as rejected
+    pivots are replaced by 1.
     """
     n = len(b)
     a, b = [list(row) for row in a], list(b)
@@ -172,9 +180,11 @@ def eliminate(a: list[list], b: list) -> tuple[list, Array | bool]:
 
 @jax.custom_jvp
 def solve_masked(a: Array, b: Array, active: Array) -> Array:
-    """Solves a x = b for b (n,) in the rows and columns of a positive semidefinite matrix a (n, n) that the mask ``active`` (n,) marks.
+    """Solves a x = b for b (n,) in the rows and columns of a positive semidefinite matrix a (n, n) that
+    the mask ``active`` (n,) marks.
 
-    In the other rows b is ignored and x is 0. In an active row that depends linearly on earlier ones, x is 0 up to round-off.
+    In the other rows b is ignored and x is 0. In an active row that depends linearly on earlier ones,
+    x is 0 up to round-off.
     """
     n = b.shape[0]
     a = jnp.where(active[:, None] & active[None, :], a, jnp.eye(n, dtype=a.dtype))
@@ -188,10 +198,11 @@ def solve_masked(a: Array, b: Array, active: Array) -> Array:
 
 
 def _refined(solve: Callable[[Array], Array], product: Callable[[Array], Array], b: Array) -> Array:
-    """Returns ``solve(b)`` for a matrix whose diagonal is raised by round-off; in float32 refined once by the ``product`` of the matrix as it is.
+    """Returns ``solve(b)`` for a matrix whose diagonal is raised by round-off; in float32 refined once by the
+    ``product`` of the matrix as it is.
 
-    The raised diagonal changes solutions always in the same sense, in float32 by a hundred times what rounding does: 1e-5 of twelve contacts where
-    the condition is ten.
+    The raised diagonal changes solutions always in the same sense, in float32 by a hundred times what rounding does:
+    1e-5 of twelve contacts where the condition is ten.
     """
     x = solve(b)
     return x if float(jnp.finfo(b.dtype).eps) < 1e-10 else x + solve(b - product(x))
@@ -214,7 +225,8 @@ def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 
 
 def _solve_rows(a: Array, b: Array, active: Array) -> Array:
-    """Solves a x = b (n,) in the rows and columns of the mask ``active`` (n,), for a matrix a that is the identity in the others.
+    """Solves a x = b (n,) in the rows and columns of the mask ``active`` (n,),
+    for a matrix a that is the identity in the others.
 
     In the other rows b is ignored and x is 0.
     """
@@ -226,10 +238,11 @@ def _solve_rows(a: Array, b: Array, active: Array) -> Array:
 
 
 def _in_active(part: Callable[[Array], Array], whole: Callable[[], Array], b: Array, active: Array) -> Array:
-    """Solves a x = b (n,) in the rows and columns of the mask ``active`` (n,); x is 0 in the others. If few are active, only these are computed.
+    """Solves a x = b (n,) in the rows and columns of the mask ``active`` (n,); x is 0 in the others. If few are active,
+    only these are computed.
 
-    ``part(rows)`` returns the square matrix of the rows and columns of a with the numbers ``rows``; for the number n, which pads them, it returns
-    zeros. ``whole()`` returns x computed from all rows, and is called if many are active.
+    ``part(rows)`` returns the square matrix of the rows and columns of a with the numbers ``rows``; for the number n,
+    which pads them, it returns zeros. ``whole()`` returns x computed from all rows, and is called if many are active.
     """
     n = b.shape[0]
 
@@ -267,7 +280,8 @@ def _solve_among_many(rows: Array, columns: Array, b: Array, active: Array) -> A
 
 @jax.custom_jvp
 def solve_among(rows: Array, columns: Array, b: Array, active: Array) -> Array:
-    """Solves as `solve_masked` for the matrix ``rows @ columns``, (n, d) times (d, n); if few rows are ``active``, computes only their entries."""
+    """Solves as `solve_masked` for the matrix ``rows @ columns``, (n, d) times (d, n); if few rows are ``active``,
+    computes only their entries."""
     if b.shape[0] <= MANY:
         return solve_masked(rows @ columns, b, active)
     return _solve_among_many(rows, columns, b, active)
@@ -282,9 +296,11 @@ def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 
 
 def semidefinite_solver(rows: Array, columns: Array, matrix: Array, active: Array) -> Callable[[Array], Array]:
-    """Returns the function of b (n,) that solves as `solve_among`, for a symmetric ``matrix`` (n, n) = ``rows @ columns``.
+    """Returns the function of b (n,) that solves as `solve_among`, for a symmetric
+    ``matrix`` (n, n) = ``rows @ columns``.
 
-    The matrix is factorised once, for all b and for derivatives, and without pivots: of 48 contacts of a pile a solution took 20 us.
+    The matrix is factorised once, for all b and for derivatives, and without pivots:
+    of 48 contacts of a pile a solution took 20 us.
     """
     matrix = lax.stop_gradient(matrix)
     factor = lax.stop_gradient(_semidefinite_factor(matrix, active))
@@ -292,7 +308,8 @@ def semidefinite_solver(rows: Array, columns: Array, matrix: Array, active: Arra
 
 
 def _in_rows(a: Array, active: Array) -> Array:
-    """Returns the matrix a (n, n) in the rows and columns of the mask ``active`` (n,), and the identity in the others."""
+    """Returns the matrix a (n, n) in the rows and columns of the mask ``active`` (n,),
+    and the identity in the others."""
     return jnp.where(active[:, None] & active[None, :], a, jnp.eye(len(a), dtype=a.dtype))
 
 
@@ -303,10 +320,11 @@ def _regularised(a: Array) -> Array:
 
 @outlined
 def _semidefinite_factor(a: Array, active: Array) -> Array:
-    """Returns the factor of a (n, n) that `_solve_semidefinite` needs, in the rows and columns of the mask ``active`` (n,).
+    """Returns the factor of a (n, n) that `_solve_semidefinite` needs,
+    in the rows and columns of the mask ``active`` (n,).
 
-    Of few rows it is L of a = L D L', with 1/D in place of its unit diagonal, and zeros in columns of rows that depend on earlier ones. Of many it is
-    the Cholesky factor, which is NaN where round-off in dependent rows prevents it.
+    Of few rows it is L of a = L D L', with 1/D in place of its unit diagonal, and zeros in columns of rows that depend
+    on earlier ones. Of many it is the Cholesky factor, which is NaN where round-off in dependent rows prevents it.
     """
     a, n = _in_rows(a, active), len(a)
     if n > MAX_SWEPT:
@@ -342,7 +360,8 @@ def _apply_semidefinite(a: Array, factor: Array, b: Array, active: Array) -> Arr
 
 @jax.custom_jvp
 def _solve_semidefinite(rows: Array, columns: Array, a: Array, factor: Array, b: Array, active: Array) -> Array:
-    """Solves a x = b (n,) in the rows and columns of the mask ``active`` (n,), where a = ``rows @ columns``; x is 0 in the others.
+    """Solves a x = b (n,) in the rows and columns of the mask ``active`` (n,), where a = ``rows @ columns``;
+    x is 0 in the others.
 
     ``factor``: that of `_semidefinite_factor`. It and a are constants in the derivative.
     """
@@ -369,10 +388,12 @@ def inverse(a: Array) -> Array:
 
 
 def inverse_without_pivoting(a: Array) -> Array:
-    """Returns the inverse of an (n, n) matrix whose symmetric part is positive definite, by elimination without pivoting.
+    """Returns the inverse of an (n, n) matrix whose symmetric part is positive definite,
+    by elimination without pivoting.
 
-    It takes a fourth of the instructions of `inverse`. Rounding errors grow with the square of the ratio of the skew-symmetric to the symmetric part
-    (Golub, Van Loan, Matrix Computations (2013), 4.2). The result is not finite if a pivot is zero.
+    It takes a fourth of the instructions of `inverse`. Rounding errors grow with the square of the ratio of the
+    skew-symmetric to the symmetric part (Golub, Van Loan, Matrix Computations (2013), 4.2).
+    The result is not finite if a pivot is zero.
     """
     n = a.shape[0]
     if n > MAX_SWEPT:
@@ -386,7 +407,8 @@ def inverse_without_pivoting(a: Array) -> Array:
 
 
 def solve_matrix_free(product: Callable[[Array], Array], b: Array) -> Array:
-    """Solves A x = b by conjugate gradients, given ``product(x) = A x`` of a symmetric positive semidefinite A (n, n) with b in its range.
+    """Solves A x = b by conjugate gradients, given ``product(x) = A x`` of a symmetric positive semidefinite
+    A (n, n) with b in its range.
 
     The derivative comes from implicit differentiation of the linear system.
     """
@@ -413,7 +435,8 @@ def solve_matrix_free(product: Callable[[Array], Array], b: Array) -> Array:
 
 
 def solve_near_identity(product: Callable[[Array], Array], b: Array) -> Array:
-    """Solves P x = b by x <- x + b - P x, given ``product(x) = P x``, for P (n, n) near the identity; makes no iteration if P is the identity.
+    """Solves P x = b by x <- x + b - P x, given ``product(x) = P x``, for P (n, n) near the identity; makes no
+    iteration if P is the identity.
 
     The derivative comes from implicit differentiation of the linear system.
     """

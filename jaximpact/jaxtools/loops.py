@@ -1,7 +1,9 @@
-"""`while_loop`: a `lax.while_loop` whose body jax differentiates and batches only once, however its carried values depend on each other.
+"""`while_loop`: a `lax.while_loop` whose body jax differentiates and batches only once,
+however its carried values depend on each other.
 
-To find out which carried values have a tangent, or differ between lanes, jax differentiates and batches the body of a loop repeatedly; a large body
-then takes several times as long to trace as necessary. Here the values with a tangent are found first, from the jaxpr of the body.
+To find out which carried values have a tangent, or differ between lanes, jax differentiates and batches the body of a
+loop repeatedly; a large body then takes several times as long to trace as necessary. Here the values with a tangent are
+found first, from the jaxpr of the body.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from .jaxpr_tools import moving_outputs
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1))
 def while_loop(continues: Callable, body: Callable, constants: Any, carry: Any) -> Any:
-    """Repeats ``carry = body(constants, carry)`` while ``continues(constants, carry)``, and returns the last carry, as `lax.while_loop`.
+    """Repeats ``carry = body(constants, carry)`` while ``continues(constants, carry)``, and returns the last carry,
+    as `lax.while_loop`.
 
     Neither function may close over traced values: these are passed as ``constants``.
     """
@@ -56,7 +59,8 @@ def _(continues: Callable, body: Callable, primals: tuple, tangents: tuple) -> t
 def _moving_carry(body: Any, constants: list[bool], carry: list[bool]) -> list[bool]:
     """Returns the mask of the carried values that have a tangent in some iteration of a loop.
 
-    ``body``: the jaxpr of its body; ``constants``, ``carry``: masks of the constants and of the initial carry that have a tangent.
+    ``body``: the jaxpr of its body; ``constants``, ``carry``: masks of the constants and of the
+    initial carry that have a tangent.
     """
     while True:
         new = [x or y for x, y in zip(carry, moving_outputs(body, [*constants, *carry]), strict=True)]
@@ -66,7 +70,8 @@ def _moving_carry(body: Any, constants: list[bool], carry: list[bool]) -> list[b
 
 
 def _zeros(like: SymbolicZero, seed: Array) -> Array:
-    """Returns an array of zeros in the shape and dtype of a symbolic zero, which jax batches if it batches ``seed`` ()."""
+    """Returns an array of zeros in the shape and dtype of a symbolic zero,
+    which jax batches if it batches ``seed`` ()."""
     return jnp.broadcast_to(jnp.where(jnp.zeros((), bool), seed.astype(like.dtype), 0), like.shape)
 
 

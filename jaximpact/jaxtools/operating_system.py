@@ -1,6 +1,7 @@
 """Features that differ between operating systems, a function each, with a default where a system lacks the feature.
 
-Tested on Linux only. For macOS and Windows the functions follow the systems' documentation; on Windows there is no native code.
+Tested on Linux only. For macOS and Windows the functions follow the systems' documentation;
+on Windows there is no native code.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ def core_count() -> int:
 
 
 def free_host_memory() -> float:
-    """Bytes of memory that this process can still allocate; the machine's whole memory if only that is known, infinity if neither is."""
+    """Bytes of memory that this process can still allocate; the machine's whole memory if only that is known,
+    infinity if neither is."""
     free = _available_bytes()
     # a container's limit, of version 2 and 1 of control groups; "max" is no number and is skipped
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
@@ -85,7 +87,8 @@ def math_library() -> ctypes.CDLL:
 
 
 def open_lock_file(path: Path) -> int:
-    """Opens a file that serves as a lock, created if necessary, and returns its descriptor; refuses links and pipes, where the system can.
+    """Opens a file that serves as a lock, created if necessary, and returns its descriptor; refuses links and pipes,
+    where the system can.
 
     Raises:
         OSError: the file cannot be opened.
@@ -95,7 +98,8 @@ def open_lock_file(path: Path) -> int:
 
 
 def lock(file: int) -> None:
-    """Locks an open file, given by its descriptor, for this process until the file is closed; any end of the process closes it too.
+    """Locks an open file, given by its descriptor, for this process until the file is closed;
+    any end of the process closes it too.
 
     Raises:
         BlockingIOError: another process has locked it.

@@ -1,4 +1,5 @@
-"""Marks on functions for native code: `outlined` ones become one function with many calls, code of `seldom` ones is short rather than fast."""
+"""Marks on functions for native code: `outlined` ones become one function with many calls, code of `seldom` ones is
+short rather than fast."""
 
 from __future__ import annotations
 
@@ -15,9 +16,11 @@ PREFIX = "outlined_"  # of the names of such calls, which derivatives and batche
 
 
 def outlined(function: Callable, static: tuple[int, ...] = ()) -> Callable:
-    """Wraps a function of pytrees of arrays that a step calls many times: native code then has it once, as a function that is called.
+    """Wraps a function of pytrees of arrays that a step calls many times: native code then has it once,
+    as a function that is called.
 
-    jax traces, differentiates and batches it once for each combination of shapes, and of the operands at the positions ``static``.
+    jax traces, differentiates and batches it once for each combination of shapes,
+    and of the operands at the positions ``static``.
     """
 
     return _named_call(PREFIX, function, static)
@@ -28,7 +31,8 @@ _known: WeakKeyDictionary[Callable, Callable] = WeakKeyDictionary()
 
 
 def call_outlined(function: Callable, *operands: Any) -> Any:
-    """Returns ``function(*operands)`` of a function that a user states; of traced operands by its `outlined` form, the same one at each call.
+    """Returns ``function(*operands)`` of a function that a user states; of traced operands by its `outlined` form,
+    the same one at each call.
 
     A call that needs no program, or of an object to which no weak reference can be had, is the function's own.
     """

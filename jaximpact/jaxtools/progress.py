@@ -14,7 +14,8 @@ from tqdm import tqdm
 REFRESH_SECONDS = 0.1  # between two updates of the bar
 XLA_REPORTS = 200  # callbacks of a motion that XLA executes
 _watch: ContextVar[Watch | None] = ContextVar("watch", default=None)
-# Watches of running motions. XLA calls back in threads without a context variable: a report is of the motion begun last.
+# Watches of running motions. XLA calls back in threads without a context variable: a report is of the motion begun
+# last.
 _xla_watches: list[Watch] = []
 
 
@@ -26,7 +27,8 @@ class Watch:
         self.share: Callable[[], float] = lambda: 0.0
 
     def count(self, turns: np.ndarray, rows: int) -> None:
-        """Takes the fraction from a counter in memory, ``turns`` (1,), which native code increments at each of the motion's ``rows``.
+        """Takes the fraction from a counter in memory, ``turns`` (1,),
+        which native code increments at each of the motion's ``rows``.
 
         If ``rows`` is 0, native code increments it at each step instead.
         """

@@ -1,7 +1,8 @@
-"""Values of a step that reverse mode keeps from the way there, to read them on the way back in place of computing them again.
+"""Values of a step that reverse mode keeps from the way there, to read them on the way back in
+place of computing them again.
 
-A value is marked by `remember`, which does nothing else: decisions and solutions, from which a derivative starts as from constants. Marks count
-outside of loops, in branches too.
+A value is marked by `remember`, which does nothing else: decisions and solutions, from which a derivative starts as
+from constants. Marks count outside of loops, in branches too.
 """
 
 from __future__ import annotations

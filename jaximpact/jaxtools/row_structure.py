@@ -1,8 +1,10 @@
-"""Selected rows of a function's value and of its Jacobian, at the cost of these rows only, by the structure of the function's jaxpr.
+"""Selected rows of a function's value and of its Jacobian, at the cost of these rows only,
+by the structure of the function's jaxpr.
 
-The gap of the k-th pair of bodies depends on the positions of that pair only. Where the rows of arrays pass through a function without mixing
-(elementwise operations, sums over other axes, entries picked at known places), each row of the value depends on a few entries of the argument:
-with these as variables, one reverse pass computes the derivatives of all rows at once.
+The gap of the k-th pair of bodies depends on the positions of that pair only. Where the rows of arrays pass through a
+function without mixing (elementwise operations, sums over other axes, entries picked at known places), each row of the
+value depends on a few entries of the argument: with these as variables,
+one reverse pass computes the derivatives of all rows at once.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from .row_walk import Leaf, Rows, RowWalk
 
 
 class RowsOf(NamedTuple):
-    """Some rows of a function at x (d,): their ``values`` (k,); ``pullback`` and ``leaves``, from which `jacobian` and `pull` compute derivatives."""
+    """Some rows of a function at x (d,): their ``values`` (k,); ``pullback`` and ``leaves``, from which `jacobian` and
+    `pull` compute derivatives."""
 
     values: Array
     pullback: Callable[[Array], tuple]
@@ -48,7 +51,8 @@ class RowsOf(NamedTuple):
         return jnp.sum(sum(self._spread(self.pullback(change)), jnp.zeros((len(change), self.d), change.dtype)), axis=0)
 
     def by_entry(self, *numbers: Array) -> tuple[Array, ...]:
-        """Returns the sizes |J| of the Jacobian's entries, without most of its zeros, and at the same places ``numbers`` (d,) of the argument.
+        """Returns the sizes |J| of the Jacobian's entries, without most of its zeros, and at the same places
+        ``numbers`` (d,) of the argument.
 
         They have the shape (n, k), with the n entries of each of the k rows along the first axis.
         """
@@ -64,7 +68,8 @@ class RowsOf(NamedTuple):
         return jnp.stack(sizes), *(x.at[columns].get(mode="clip") for x in numbers)
 
     def _spread(self, parts: Sequence[Array]) -> list[Array]:
-        """Returns arrays (k, d) whose sum has the derivatives of the rows by the argument, given the derivatives ``parts`` by the leaves."""
+        """Returns arrays (k, d) whose sum has the derivatives of the rows by the argument, given the derivatives
+        ``parts`` by the leaves."""
         found = []
         for columns, numbers in self._entries(parts):
             # a selection: no product with an infinite derivative makes NaN of a zero
@@ -75,10 +80,11 @@ class RowsOf(NamedTuple):
         return found
 
     def _entries(self, parts: Sequence[Array]) -> list[tuple[Array, Array]]:
-        """Returns pairs of columns and numbers (k,): the derivatives of the rows by the argument are the sum of those in each pair.
+        """Returns pairs of columns and numbers (k,): the derivatives of the rows by the argument are
+        the sum of those in each pair.
 
-        ``parts``: derivatives by the leaves. A column is negative where the row has no entry. Two entries of leaves share a pair if no row depends on
-        both.
+        ``parts``: derivatives by the leaves. A column is negative where the row has no entry. Two entries of leaves
+        share a pair if no row depends on both.
         """
         slots: list[list[tuple[Rows, Array, Array]]] = []
         for leaf, part in zip(self.leaves, parts, strict=True):

@@ -1,4 +1,5 @@
-"""Evaluation of selected rows of a function, back through its jaxpr to the entries of its argument that they depend on."""
+"""Evaluation of selected rows of a function, back through its jaxpr to the entries of its
+argument that they depend on."""
 
 from __future__ import annotations
 
@@ -17,10 +18,13 @@ from .jaxpr_tools import IDENTITIES, evaluate_equation, inline_calls, is_literal
 from .known_arrays import FOLDED, MOVED, picked_axes
 
 ELEMENTWISE = {
-    "add", "add_any", "sub", "mul", "div", "rem", "neg", "abs", "sign", "max", "min", "clamp", "select_n", "square", "integer_pow", "pow",
-    "sqrt", "rsqrt", "cbrt", "exp", "exp2", "expm1", "log", "log2", "log1p", "logistic", "sin", "cos", "tan", "asin", "acos", "atan", "atan2",
-    "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "floor", "ceil", "round", "is_finite", "convert_element_type",
-    "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor", "not", "polynomial", "one_minus_square",
+    "add", "add_any", "sub", "mul", "div", "rem", "neg", "abs", "sign", "max", "min", "clamp", "select_n", "square",
+    "integer_pow", "pow",
+    "sqrt", "rsqrt", "cbrt", "exp", "exp2", "expm1", "log", "log2", "log1p", "logistic", "sin", "cos", "tan", "asin",
+    "acos", "atan", "atan2",
+    "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "floor", "ceil", "round", "is_finite",
+    "convert_element_type", "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor", "not", "polynomial",
+    "one_minus_square",
 } | IDENTITIES - {"guard", "forward_only", "optimization_barrier"}  # fmt: skip
 SHARED = 4  # entries of an intermediate array that all rows may share: they are computed once for each row
 PIECES = 16  # arrays that are joined, up to which every row may be looked for in each of them
@@ -32,11 +36,13 @@ class Unstructured(Exception):
 
 
 class Rows(NamedTuple):
-    """Rows of an intermediate array that are needed to compute k rows of the result: ``share`` of them for each row of the result.
+    """Rows of an intermediate array that are needed to compute k rows of the result:
+    ``share`` of them for each row of the result.
 
-    ``at``: for each axis of the array along which rows are picked, their numbers along it (n,), n = k times ``share``; the other axes are whole.
-    ``used`` (k,): mask of the rows of the result that need any of them, None for all. ``pieces``: the concatenations that lie between the array and
-    the result, each with the number of its operand through which the rows pass.
+    ``at``: for each axis of the array along which rows are picked, their numbers along it (n,), n = k times ``share``;
+    the other axes are whole. ``used`` (k,): mask of the rows of the result that need any of them, None for all.
+    ``pieces``: the concatenations that lie between the array and the result, each with the number of its operand
+    through which the rows pass.
     """
 
     at: dict[int, Array]
@@ -46,7 +52,8 @@ class Rows(NamedTuple):
     pieces: tuple[tuple[Any, int], ...] = ()
 
     def apart(self, other: Rows) -> bool:
-        """Whether no row of the result can depend on these rows and on ``other``, as they pass through different operands of a concatenation."""
+        """Whether no row of the result can depend on these rows and on ``other``, as they pass through different
+        operands of a concatenation."""
         mine = dict(self.pieces)
         return any(mine.get(join, piece) != piece for join, piece in other.pieces)
 
@@ -60,12 +67,14 @@ class Rows(NamedTuple):
         return tuple(at), id(self.used), tuple(pieces), self.number
 
     def within(self, shape: Sequence[int]) -> Rows:
-        """Returns the rows of an array of this ``shape`` that is repeated along its axes of size 1 where there are others."""
+        """Returns the rows of an array of this ``shape`` that is repeated along its axes of
+        size 1 where there are others."""
         ones = [axis for axis in self.at if shape[axis] == 1]
         return self._replace(at=self.at | dict.fromkeys(ones, jnp.zeros(self.number, jnp.int32))) if ones else self
 
     def flat(self, axes: Sequence[int], sizes: Sequence[int]) -> Array:
-        """Returns the numbers (n,) of the rows in an array with the picked ``axes`` alone, of these ``sizes``, counted as by `numpy.ravel`."""
+        """Returns the numbers (n,) of the rows in an array with the picked ``axes`` alone, of these ``sizes``,
+        counted as by `numpy.ravel`."""
         found = None
         for i, (axis, size) in enumerate(zip(axes, sizes, strict=True)):
             if size > 1:
@@ -86,7 +95,8 @@ class Rows(NamedTuple):
 class Leaf:
     """Entries of the argument on which rows of the result depend.
 
-    ``value``: the entries; ``columns``: their numbers in the argument, in the same shape, whose last axis is that of the ``rows``.
+    ``value``: the entries; ``columns``: their numbers in the argument, in the same shape,
+    whose last axis is that of the ``rows``.
     """
 
     value: Array
@@ -101,10 +111,11 @@ class Leaf:
 
 @dataclass
 class RowWalk:
-    """Evaluation of selected rows of a function's value, back through its jaxpr to the leaves: the entries of its argument x (d,) they depend on.
+    """Evaluation of selected rows of a function's value, back through its jaxpr to the leaves: the entries of its
+    argument x (d,) they depend on.
 
-    ``given``: iterator over values that are taken for the leaves, in the order in which the walk meets them. If it is None, the values are read
-    from x, and the leaves are collected in ``leaves``.
+    ``given``: iterator over values that are taken for the leaves, in the order in which the walk meets them. If it is
+    None, the values are read from x, and the leaves are collected in ``leaves``.
     """
 
     jaxpr: Any
@@ -128,8 +139,8 @@ class RowWalk:
         return walk
 
     def learn(self, eqn: Any) -> None:
-        """Records facts on an equation's results: whether they depend on the argument; which entries of it they are, if they are only copies of
-        entries; and their values, if these are known already."""
+        """Records facts on an equation's results: whether they depend on the argument; which entries of it they are, if
+        they are only copies of entries; and their values, if these are known already."""
         self.makers |= dict.fromkeys(eqn.outvars, eqn)
         moves = not self.moving.isdisjoint(v for v in eqn.invars if not is_literal(v))
         if moves:
@@ -164,7 +175,8 @@ class RowWalk:
         return self.full(v)
 
     def take(self, v: Any, rows: Rows) -> Array:
-        """Returns the ``rows`` of an operand v: its entries along the whole axes, in their order, and as last axis the rows."""
+        """Returns the ``rows`` of an operand v: its entries along the whole axes, in their order,
+        and as last axis the rows."""
         if is_literal(v) or v not in self.moving:
             return _picked(jnp.asarray(self.full(v)), v.aval.shape, rows)
         if not rows.at and v.aval.size > SHARED:
@@ -192,7 +204,8 @@ class RowWalk:
         return RULES[name](self, eqn, v, rows)
 
     def operand(self, w: Any, v: Any, rows: Rows) -> Array:
-        """Returns the ``rows`` of operand w of an elementwise operation with the result v; repeats a number for each row."""
+        """Returns the ``rows`` of operand w of an elementwise operation with the result v;
+        repeats a number for each row."""
         if w.aval.shape or not v.aval.shape:
             return self.take(w, rows)
         if is_literal(w) or w not in self.moving:
@@ -211,7 +224,8 @@ class RowWalk:
         return value
 
     def run(self, rows: Array, given: Sequence[Array] | None = None) -> Array:
-        """Returns the values (k,) of the function in the rows with the numbers ``rows`` (k,), from values ``given`` of the leaves or else from x."""
+        """Returns the values (k,) of the function in the rows with the numbers ``rows`` (k,), from values ``given`` of
+        the leaves or else from x."""
         self.known.clear()
         self.given = None if given is None else iter(given)
         return self.take(self.jaxpr.outvars[0], Rows({0: rows.astype(jnp.int32)}, len(rows)))
@@ -250,7 +264,8 @@ def _reshape(walk: RowWalk, eqn: Any, v: Any, rows: Rows) -> Array:
 
 
 def _groups(old: Sequence[int], new: Sequence[int]) -> list[tuple[range, range]]:
-    """Returns the axes of two shapes of one size in the smallest groups, in their order, that have as many entries in both."""
+    """Returns the axes of two shapes of one size in the smallest groups, in their order,
+    that have as many entries in both."""
     if 0 in old:
         raise Unstructured("reshape of nothing")
     found, i, j = [], 0, 0
@@ -264,7 +279,8 @@ def _groups(old: Sequence[int], new: Sequence[int]) -> list[tuple[range, range]]
 
 
 def _arranged(x: Array, axes: Sequence[int | None], v: Any, rows: Rows) -> Array:
-    """Returns rows of a variable v as `RowWalk.take` does, from an array with its whole ``axes`` in another order, and None for that of the rows.
+    """Returns rows of a variable v as `RowWalk.take` does, from an array with its whole ``axes`` in another order, and
+    None for that of the rows.
 
     Several axes may be one in x that lie side by side, and those of size 1 may lack.
     """
@@ -371,7 +387,8 @@ def _joined(
 
 
 def _gather(walk: RowWalk, eqn: Any, v: Any, rows: Rows) -> Array:
-    """Rule for a gather that picks entries along some axes, as ``x[i, j]`` does: takes only the entries that the rows pick."""
+    """Rule for a gather that picks entries along some axes, as ``x[i, j]`` does:
+    takes only the entries that the rows pick."""
     (w, indices), n, shape = eqn.invars, eqn.params["dimension_numbers"], v.aval.shape
     places = indices.val if is_literal(indices) else walk.values.get(indices)
     picked = None if places is None or is_traced(places) else picked_axes(eqn.params, w.aval.shape, places)
@@ -422,7 +439,8 @@ def _dot_general(walk: RowWalk, eqn: Any, v: Any, rows: Rows) -> Array:
     beside = [k for k in range(len(batch[0])) if k not in rows.at]
     last = [(x.ndim - 1,) if both else () for x in operands]
     sums, batches = (
-        tuple(tuple(p[i] for i in axes) for p, axes in zip(positions, by, strict=True)) for by in (summed, [[b[k] for k in beside] for b in batch])
+        tuple(tuple(p[i] for i in axes) for p, axes in zip(positions, by, strict=True))
+        for by in (summed, [[b[k] for k in beside] for b in batch])
     )  # fmt: skip
     batches = tuple((*b, *end) for b, end in zip(batches, last, strict=True))
     found = evaluate_equation(eqn, operands, dimension_numbers=(sums, batches))[0]
@@ -432,6 +450,7 @@ def _dot_general(walk: RowWalk, eqn: Any, v: Any, rows: Rows) -> Array:
 
 RULES: dict[str, Callable] = {
     **dict.fromkeys(("reshape", "squeeze", "expand_dims"), _reshape),
-    "broadcast_in_dim": _broadcast, "slice": _slice, "split": _split, "transpose": _transpose, "concatenate": _concatenate,
-    "gather": _gather, "dot_general": _dot_general, "rev": _rev, "tile": _tile, "stack": _stack,
+    "broadcast_in_dim": _broadcast, "slice": _slice, "split": _split, "transpose": _transpose,
+    "concatenate": _concatenate, "gather": _gather, "dot_general": _dot_general, "rev": _rev, "tile": _tile,
+    "stack": _stack,
 }  # fmt: skip

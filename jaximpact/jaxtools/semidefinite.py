@@ -1,7 +1,8 @@
-"""Inverse of a symmetric positive semidefinite matrix in its independent rows; rows that depend linearly on earlier ones are left out, as zeros.
+"""Inverse of a symmetric positive semidefinite matrix in its independent rows; rows that depend linearly on earlier
+ones are left out, as zeros.
 
-The inverse is one primitive, so that a program with many of them is short to trace and to differentiate: with substitutions written out,
-a step of a four-bar linkage with its derivative (8 rows) had twice the equations.
+The inverse is one primitive, so that a program with many of them is short to trace and to differentiate: with
+substitutions written out, a step of a four-bar linkage with its derivative (8 rows) had twice the equations.
 """
 
 from __future__ import annotations
@@ -12,15 +13,17 @@ from jax import Array, lax
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
-MAX_UNROLLED = 12  # unknowns; twelve rows take a fifth of the instructions of a loop over rows (native code of a four-bar linkage, 8 rows)
+# unknowns; twelve rows take a fifth of the instructions of a loop over rows (native code of a four-bar linkage, 8 rows)
+MAX_UNROLLED = 12
 
 
 def invert_semidefinite(a: Array, cut: float, sparse: bool = False) -> tuple[Array, Array]:
     """Inverts a symmetric positive semidefinite matrix (n, n) in the rows that do not depend on earlier ones.
 
-    Returns the inverse (n, n) and the pivots (n,), which are 0 in dependent rows. A row counts as dependent if its pivot is at most ``cut`` times its
-    diagonal entry. The results have no derivatives; `linalg.solve_by_inverse` has them. ``sparse`` says that most entries of the matrices from which
-    this one is made are zero: native code is better off with arrays as scalars then.
+    Returns the inverse (n, n) and the pivots (n,), which are 0 in dependent rows. A row counts as dependent if its
+    pivot is at most ``cut`` times its diagonal entry. The results have no derivatives; `linalg.solve_by_inverse` has
+    them. ``sparse`` says that most entries of the matrices from which this one is made are zero: native code is better
+    off with arrays as scalars then.
     """
     if a.shape[0] <= MAX_UNROLLED:
         inverse, pivots = (sparse_inverse_p if sparse else inverse_p).bind(a, cut=cut)
@@ -32,10 +35,11 @@ def invert_semidefinite(a: Array, cut: float, sparse: bool = False) -> tuple[Arr
 
 
 def _sweep(a: Array, pivots: Array, here: Array, column: Array, limits: Array) -> tuple[Array, Array]:
-    """Makes one step of Gauss-Jordan elimination on a symmetric matrix (Dempster's sweep operator); returns the new matrix and the new pivots.
+    """Makes one step of Gauss-Jordan elimination on a symmetric matrix (Dempster's sweep operator); returns the new
+    matrix and the new pivots.
 
-    ``here`` (n,): mask of the row that is swept; ``column`` (n,): the same column of the matrix; ``limits`` (n,): pivots up to which a row counts
-    as dependent. Reference: Goodnight, The American Statistician 33 (1979).
+    ``here`` (n,): mask of the row that is swept; ``column`` (n,): the same column of the matrix; ``limits`` (n,):
+    pivots up to which a row counts as dependent. Reference: Goodnight, The American Statistician 33 (1979).
     """
     pick = lambda x: jnp.sum(jnp.where(here, x, 0))
     pivot = pick(column)
@@ -58,8 +62,8 @@ def _inverse(a: Array, *, cut: float) -> list[Array]:
 
 
 def _primitive(name: str) -> Primitive:
-    """Makes the primitive (n, n) -> inverse (n, n) of the rows that are kept, with 0 in the others, and pivots (n,), 0 for the others; for leading
-    axes too."""
+    """Makes the primitive (n, n) -> inverse (n, n) of the rows that are kept, with 0 in the others, and pivots (n,), 0
+    for the others; for leading axes too."""
     primitive = Primitive(name)
     primitive.multiple_results = True
     primitive.def_impl(jax.jit(_inverse, static_argnames="cut"))

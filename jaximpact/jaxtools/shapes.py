@@ -27,7 +27,8 @@ def as_array_tree(value: Any) -> Any:
 
 
 def cached_by_types(compute: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator of ``compute(function, *operands, **options)``: a result is kept for each function, types of operands and options, hashable."""
+    """Decorator of ``compute(function, *operands, **options)``: a result is kept for each function, types of operands
+    and options, hashable."""
     cache: WeakKeyDictionary[Callable, dict] = WeakKeyDictionary()
 
     @wraps(compute)
@@ -46,7 +47,8 @@ def cached_by_types(compute: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def shape_of_result(read: Callable[[Any], Any], function: Callable, *operands: Any) -> Any:
-    """Shapes and dtypes of ``read(function(*operands))``, as `jax.eval_shape`, cached; ``read`` is a function of a module, as `as_array`."""
+    """Shapes and dtypes of ``read(function(*operands))``, as `jax.eval_shape`, cached; ``read`` is a function of a
+    module, as `as_array`."""
     return _shape_of(function, *operands, read=read)
 
 
@@ -58,18 +60,21 @@ def _shape_of(function: Callable, *operands: Any, read: Callable[[Any], Any]) ->
 
 
 def _refuse_collectives(effects: Iterable[Any]) -> None:
-    """Raises a ValueError if a traced function sums over the named axis of a `jax.vmap`: motions of a batch do not take their steps together."""
+    """Raises a ValueError if a traced function sums over the named axis of a `jax.vmap`:
+    motions of a batch do not take their steps together."""
     devices = jax.sharding.get_abstract_mesh().axis_names
     for name in (getattr(x, "name", None) for x in effects if type(x).__name__ == "NamedAxisEffect"):
         if name not in devices:
             raise ValueError(
-                f"an operation over the axis {name!r} of jax.vmap: the motions of a batch know nothing of each other; state bodies that act on "
+                f"an operation over the axis {name!r} of jax.vmap: the motions of a batch know nothing of each other; "
+                "state bodies that act on "
                 "each other as one problem"
             )
 
 
 def operand_type(x: Any, carried: bool = False) -> tuple:
-    """Returns the shape and dtype of an operand as a hashable key for cached traces; without the leading axis, over lanes, if ``carried``."""
+    """Returns the shape and dtype of an operand as a hashable key for cached traces; without the leading axis, over
+    lanes, if ``carried``."""
     if type(x) is np.ndarray:
         return x.shape[carried:], x.dtype
     aval = jax.typeof(x)

@@ -1,4 +1,5 @@
-"""Memory of arrays that are no longer used, for new ones of the same size: new memory takes longer than what is written to it."""
+"""Memory of arrays that are no longer used, for new ones of the same size:
+new memory takes longer than what is written to it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Arrays of constants that compiled programs know, such as the coefficients of a method.
 
-An array that a function closes over is an input of its native program, so that programs which differ only in it share machine code. The entries of a
-table are part of the code: products with zeros are left out, and loops over its rows may be written out.
+An array that a function closes over is an input of its native program, so that programs which differ only in it share
+machine code. The entries of a table are part of the code: products with zeros are left out,
+and loops over its rows may be written out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Threads: pools that Ctrl-C can interrupt, jax settings local to a thread, and refusal to compute in forked processes."""
+"""Threads: pools that Ctrl-C can interrupt, jax settings local to a thread,
+and refusal to compute in forked processes."""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def refuse_fork() -> None:
-    """Raises RuntimeError in a process that was forked after jax was started: jax's threads are not forked, and computations would never end."""
+    """Raises RuntimeError in a process that was forked after jax was started: jax's threads are not forked, and
+    computations would never end."""
     if _is_fork:
         raise RuntimeError(
             "this process was forked from one that had used jax, and cannot compute: start processes with "
@@ -60,7 +62,8 @@ _abandoned: list[Future] = []  # computations that still ran when Ctrl-C ended t
 
 
 def abandon(futures: Iterable[Future]) -> None:
-    """Records running computations, which cannot be cancelled, so that the end of the process does not wait for them."""
+    """Records running computations, which cannot be cancelled, so that the end of the
+    process does not wait for them."""
     _abandoned[:] = filter(_is_running, [*_abandoned, *futures])
 
 
@@ -89,7 +92,8 @@ _idle_queues: list[SimpleQueue] = []  # one for each thread without work: a task
 
 
 def _worker_queue() -> SimpleQueue:
-    """Returns the task queue of an idle daemon thread, which runs the functions put there; starts a thread if none is idle."""
+    """Returns the task queue of an idle daemon thread, which runs the functions put there;
+    starts a thread if none is idle."""
 
     def serve() -> None:
         while True:
@@ -168,7 +172,8 @@ def _local_settings(count: int) -> list[Callable[[], Any]]:
 
 
 def has_default_context() -> bool:
-    """Whether another thread would compute the same as this one: no jax transformation is active, and no jax setting is local to this thread.
+    """Whether another thread would compute the same as this one: no jax transformation is active,
+    and no jax setting is local to this thread.
 
     Settings are local to a thread within a context such as ``with jax.enable_x64(...)``.
     """
@@ -182,7 +187,8 @@ def has_default_context() -> bool:
 
 
 def worker_count(steps: float = np.inf) -> int:
-    """Returns the number of threads for chunks of lanes with ``steps`` steps in all: one per CPU core, as XLA runs a loop on one core.
+    """Returns the number of threads for chunks of lanes with ``steps`` steps in all: one per CPU core,
+    as XLA runs a loop on one core.
 
     It is 1 if the steps are few, on an accelerator, and where another thread would not have this thread's jax settings.
     """
@@ -192,15 +198,16 @@ def worker_count(steps: float = np.inf) -> int:
 def make_executor(threads: int, steps: float = np.inf) -> Executor:
     """Returns an executor of ``threads`` threads for chunks of lanes with ``steps`` steps in all.
 
-    A single thread is the calling one. But if that is the main thread and the work is long, another thread does it, since Python delivers signals
-    such as Ctrl-C to the main thread only.
+    A single thread is the calling one. But if that is the main thread and the work is long, another thread does it,
+    since Python delivers signals such as Ctrl-C to the main thread only.
     """
     main = steps > INTERRUPTIBLE_STEPS and threading.current_thread() is threading.main_thread()
     return DaemonPool(threads) if threads > 1 or (main and has_default_context()) else InlineExecutor()
 
 
 def wait_interruptibly(tree: Any) -> Any:
-    """Waits for the arrays of ``tree`` and returns them, as `jax.block_until_ready`, but signals such as Ctrl-C get through."""
+    """Waits for the arrays of ``tree`` and returns them, as `jax.block_until_ready`,
+    but signals such as Ctrl-C get through."""
     begin = time.perf_counter()
     for leaf in jax.tree.leaves(tree):
         while not _is_ready(leaf):
@@ -210,7 +217,8 @@ def wait_interruptibly(tree: Any) -> Any:
 
 
 def call_interruptibly(call: Callable, steps: int) -> Any:
-    """Returns ``call()``, which makes so many ``steps``; a long call from the main thread runs in another thread, so that Ctrl-C gets through."""
+    """Returns ``call()``, which makes so many ``steps``; a long call from the main thread runs in another thread, so
+    that Ctrl-C gets through."""
     if (
         steps < INTERRUPTIBLE_STEPS
         or threading.current_thread() is not threading.main_thread()

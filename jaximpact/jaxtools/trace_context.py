@@ -21,12 +21,14 @@ except ImportError:  # pragma: no cover - another jax: all settings, not only th
 
 
 def _trace_state() -> Any:
-    """Returns a value that is the same in all threads outside of jax transformations, and another one inside a transformation."""
+    """Returns a value that is the same in all threads outside of jax transformations,
+    and another one inside a transformation."""
     return jax.config.jax_disable_jit, get_opaque_trace_state()  # type: ignore[attr-defined]
 
 
 def in_new_thread(function: Callable[[], Any]) -> Any:
-    """Result of a function that a new thread calls, which is in no trace, as this one may be: modules are imported when their names are first used."""
+    """Result of a function that a new thread calls, which is in no trace, as this one may be: modules are imported when
+    their names are first used."""
     found: list = []
     thread = Thread(target=lambda: found.append(function()))
     thread.start()
@@ -52,7 +54,8 @@ def platform() -> str:
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Context manager in which traced products of matrices keep the digits of their dtype, unless a setting of jax says otherwise.
+    """Context manager in which traced products of matrices keep the digits of their dtype,
+    unless a setting of jax says otherwise.
 
     By default GPUs round the factors of float32 products to ten bits, three digits.
     """

@@ -1,7 +1,9 @@
-"""Transposes of linear functions with branches, in which a branch computes the values that its derivative needs only where it is taken.
+"""Transposes of linear functions with branches, in which a branch computes the values that its derivative
+needs only where it is taken.
 
-jax splits a branch in two, one for values and one for the derivative. The first passes on all values that the second needs, as outputs, with zeros
-for branches that are not taken. Here the second branch computes these values again instead.
+jax splits a branch in two, one for values and one for the derivative. The first passes on all values that the second
+needs, as outputs, with zeros for branches that are not taken. Here the second branch
+computes these values again instead.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ from .jaxpr_tools import (
 
 
 def transpose(linear: Callable, *at: Any) -> Callable:
-    """Returns the transpose of a linear function, as `jax.linear_transpose`, with branches that compute their values again.
+    """Returns the transpose of a linear function, as `jax.linear_transpose`,
+    with branches that compute their values again.
 
     ``at``: operands that give the shapes.
     """
@@ -48,10 +51,11 @@ def transpose(linear: Callable, *at: Any) -> Callable:
 def _evaluate(
     jaxpr: Any, constants: Sequence, values: Sequence, moves: Sequence[bool], linear: bool
 ) -> tuple[list, list[bool]]:
-    """Evaluates a jaxpr that is linear in its moving inputs, those in the mask ``moves``; returns its outputs and the mask of the outputs that
-    depend on moving inputs.
+    """Evaluates a jaxpr that is linear in its moving inputs, those in the mask ``moves``; returns its outputs and the
+    mask of the outputs that depend on moving inputs.
 
-    Without ``linear`` only the other outputs are computed: moving inputs are given as None, and outputs that depend on them are None.
+    Without ``linear`` only the other outputs are computed: moving inputs are given as None,
+    and outputs that depend on them are None.
     """
     env = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *values], strict=True))
     moving = {v for v, m in zip(jaxpr.invars, moves, strict=True) if m}
@@ -78,7 +82,8 @@ def _evaluate(
 def _values(eqn: Any, given: Sequence, flags: Sequence[bool], results: Sequence[bool]) -> list:
     """Returns the results of an equation that do not depend on its moving operands, with None for the results that do.
 
-    ``given``: the operands, None for moving ones; ``flags``, ``results``: masks of the operands that move, and of the results that depend on them.
+    ``given``: the operands, None for moving ones; ``flags``, ``results``: masks of the operands that move, and of the
+    results that depend on them.
     """
     if all(results):
         return [None] * len(results)
@@ -129,9 +134,11 @@ def _scan(p: Any, given: Sequence, flags: Sequence[bool], results: Sequence[bool
 
 
 def _branch(eqn: Any, given: Sequence, moves: Sequence[bool], results: Sequence[bool], linear: bool) -> list:
-    """Returns the results of a cond, by two conds: one for the results that do not depend on moving operands, one for the others.
+    """Returns the results of a cond, by two conds: one for the results that do not depend on moving operands,
+    one for the others.
 
-    The second computes the values that it needs again. ``given``: index and operands; ``moves``, ``results``, ``linear``: as in `_evaluate`.
+    The second computes the values that it needs again. ``given``: index and operands; ``moves``, ``results``,
+    ``linear``: as in `_evaluate`.
     """
     index, *operands = given
     parts = [as_closed(x) for x in eqn.params["branches"]]

@@ -22,7 +22,8 @@ _made = 0
 
 @contextmanager
 def without_remarks() -> Iterator[None]:
-    """Context manager that silences `remark` in this thread; the filters of `warnings` are shared by all threads and stay as they are."""
+    """Context manager that silences `remark` in this thread; the filters of `warnings` are shared by all
+    threads and stay as they are."""
     token = _silent.set(True)
     try:
         yield
@@ -31,7 +32,8 @@ def without_remarks() -> Iterator[None]:
 
 
 def remark(text: str, stacklevel: int) -> None:
-    """Issues a `JaximpactWarning` at the frame ``stacklevel`` levels up, or at the first one above it outside the package."""
+    """Issues a `JaximpactWarning` at the frame ``stacklevel`` levels up,
+    or at the first one above it outside the package."""
     global _made
     _made += 1
     if not _silent.get():

@@ -34,7 +34,8 @@ class OfSpeed:
 
 
 def coefficients(given: Any, slip: Array, args: Any) -> Array:
-    """Returns coefficients of friction (m,) at slip velocities (m, k), ``given`` as a number, one per contact, or a function of args or of the speeds."""
+    """Returns coefficients of friction (m,) at slip velocities (m, k), ``given`` as a number, one per contact, or a
+    function of args or of the speeds."""
     if isinstance(given, OfSpeed):
         given = given(lengths(slip), args)
         given = jnp.where(given >= 0, given, jnp.nan)  # which no motion survives unnoticed

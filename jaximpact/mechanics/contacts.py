@@ -18,10 +18,11 @@ ORTHOGONAL = 0.02  # largest cosine between gradients that counts as orthogonal 
 class Contacts(NamedTuple):
     """Constraints linearised at one configuration, as dense arrays.
 
-    ``gap`` f (m,), ``jacobian`` G = df/dq (m, d), ``response`` M^-1 G' (d, m), ``drift`` f_t (m,), zero in projections of positions;
-    ``slip``, the tangential rows, in steps with friction, else of k = 0 tangents; ``gram``, the Delassus matrix (m, m) if it has been computed, else None.
-    Schemes and solvers use the methods. Contacts between listed bodies (`bodies.contacts.PairContacts`) have all of them but `delassus`,
-    `angles` and `oblique`, which give (m, m) matrices.
+    ``gap`` f (m,), ``jacobian`` G = df/dq (m, d), ``response`` M^-1 G' (d, m), ``drift`` f_t (m,), zero in projections
+    of positions; ``slip``, the tangential rows, in steps with friction, else of k = 0 tangents; ``gram``, the Delassus
+    matrix (m, m) if it has been computed, else None. Schemes and solvers use the methods. Contacts between listed
+    bodies (`bodies.contacts.PairContacts`) have all of them but `delassus`, `angles` and `oblique`,
+    which give (m, m) matrices.
     """
 
     gap: Array
@@ -85,7 +86,8 @@ class Contacts(NamedTuple):
         return jnp.abs(self.jacobian) @ jnp.abs(v)
 
     def by_entry(self, *numbers: Array) -> tuple[Array, ...]:
-        """Returns the sizes |G| of the gradients' entries, and beside each the ``numbers`` (d,) of its coordinate, (k, m) each; here k is d."""
+        """Returns the sizes |G| of the gradients' entries, and beside each the ``numbers`` (d,) of its coordinate,
+        (k, m) each; here k is d."""
         return jnp.abs(self.jacobian.T), *(jnp.broadcast_to(x[:, None], self.jacobian.T.shape) for x in numbers)
 
     def jump_terms(self, impulse: Array) -> Array:
@@ -93,15 +95,18 @@ class Contacts(NamedTuple):
         return jnp.abs(self.response) @ jnp.abs(impulse)
 
     def largest(self, x: Array) -> Array:
-        """Returns the largest of the numbers x (n,) >= 0, each of an nth part of the coordinates, that each contact has to do with, (m,)."""
+        """Returns the largest of the numbers x (n,) >= 0, each of an nth part of the coordinates,
+        that each contact has to do with, (m,)."""
         return jnp.max(jnp.where(self._parts(len(x)), x, 0), axis=1, initial=0.0)
 
     def spread(self, x: Array, parts: int) -> Array:
-        """Returns for each nth part of the coordinates the largest of the numbers x (m,) >= 0 of contacts that have to do with it, (n,)."""
+        """Returns for each nth part of the coordinates the largest of the numbers x (m,) >= 0 of contacts
+        that have to do with it, (n,)."""
         return jnp.max(jnp.where(self._parts(parts), x[:, None], 0), axis=0, initial=0.0)
 
     def _parts(self, n: int) -> Array:
-        """Returns which of n equal parts of the coordinates each contact depends on, or moves, with friction or without, (m, n)."""
+        """Returns which of n equal parts of the coordinates each contact depends on, or moves,
+        with friction or without, (m, n)."""
         (m, d), slip = self.shape, self.slip
         used = (self.jacobian != 0) | (self.response.T != 0)
         if slip.k:
@@ -134,21 +139,25 @@ class Contacts(NamedTuple):
         return large & ~jnp.eye(len(diagonal), dtype=bool)
 
     def norms(self) -> Array:
-        """Returns the lengths (m,) of the gradients in the metric M^-1, which convert gaps to distances; 1 for zero gradients."""
+        """Returns the lengths (m,) of the gradients in the metric M^-1, which convert gaps to distances;
+        1 for zero gradients."""
         diagonal = self.diagonal()
         return jnp.sqrt(jnp.where(diagonal > 0, diagonal, 1))
 
     def rooms(self) -> Array:
-        """Returns for each pair of contacts the sum of both gaps, as distances, (m, m): of opposing contacts that is the clearance between them."""
+        """Returns for each pair of contacts the sum of both gaps, as distances, (m, m): of opposing contacts that is
+        the clearance between them."""
         distance = self.gap / self.norms()
         return distance[:, None] + distance[None, :]
 
     def joined(self, q: Array) -> tuple[Array, Array]:
-        """Returns masks (m, m) of pairs of contacts that are, and that may be, the two sides f >= 0 and -f >= 0 of a bilateral constraint.
+        """Returns masks (m, m) of pairs of contacts that are, and that may be,
+        the two sides f >= 0 and -f >= 0 of a bilateral constraint.
 
-        The gradients of two sides, scaled to length 1 in the metric M^-1, add up to zero, and so do their gaps; the position q (d,) gives the
-        round-off. For the second mask the sum of the gaps may be a tenth of their difference: if the two sides are written differently, gaps that
-        have drifted off the constraint add up to zero only up to the square of the drift.
+        The gradients of two sides, scaled to length 1 in the metric M^-1, add up to zero, and so do their gaps; the
+        position q (d,) gives the round-off. For the second mask the sum of the gaps may be a tenth of their difference:
+        if the two sides are written differently, gaps that have drifted off the constraint add up to zero only
+        up to the square of the drift.
         """
         norm, room = self.norms(), jnp.abs(self.rooms())
         cancel = self.angles() < CANCELLING - 1
@@ -157,15 +166,18 @@ class Contacts(NamedTuple):
         return cancel & (room <= rounding), cancel & (room <= rounding + 0.1 * drift)
 
     def beside(self, q: Array, sides: Array) -> Array:
-        """Finds the contacts (m,) that may form a bilateral constraint at q (d,) with one of the contacts ``sides`` (m,)."""
+        """Finds the contacts (m,) that may form a bilateral constraint at q (d,) with one of
+        the contacts ``sides`` (m,)."""
         return jnp.any(self.joined(q)[1] & sides[None, :], axis=1) if len(sides) > 1 else jnp.zeros_like(sides)
 
     def coupled(self, acting: Array) -> Array:
-        """Tests whether any two of the contacts ``acting`` (m,) have gradients that are not orthogonal in the metric M^-1, ()."""
+        """Tests whether any two of the contacts ``acting`` (m,) have gradients that are not
+        orthogonal in the metric M^-1, ()."""
         return jnp.any(self.oblique() & acting[:, None] & acting[None, :])
 
     def balanced(self, closed: Array) -> Callable[[Array], Array]:
-        """Returns a function offset (m,) -> L (m,), impulses with A L + offset = 0 at ``closed`` contacts (m,), A the Delassus matrix; 0 elsewhere."""
+        """Returns a function offset (m,) -> L (m,), impulses with A L + offset = 0 at ``closed`` contacts (m,), A the
+        Delassus matrix; 0 elsewhere."""
         rows, columns, matrix = self.jacobian, self.response, self.gram
         if self.symmetric and linalg.MAX_UNROLLED < len(rows) <= linalg.MOST:
             solver = linalg.semidefinite_solver(rows, columns, self.delassus(), closed)
@@ -184,11 +196,12 @@ class Contacts(NamedTuple):
     def walked(
         self, products: Callable, offset: Array, tolerance: Array, guess: Array, limit: int
     ) -> tuple[Array, Array, Array | None]:
-        """Solves the problem of `ContactSolver.impulses` by a function ``products``, which uses products with gradients only.
+        """Solves the problem of `ContactSolver.impulses` by a function ``products``,
+        which uses products with gradients only.
 
-        It is called with (self, offset, tolerance, guess) and returns impulses (m,) and the number of iterations; contacts of listed bodies may use
-        native code instead. Returns the impulses, the number of iterations (at most ``limit``), and the velocity jump, None where it was not
-        computed.
+        It is called with (self, offset, tolerance, guess) and returns impulses (m,) and the number of iterations;
+        contacts of listed bodies may use native code instead. Returns the impulses, the number of iterations (at most
+        ``limit``), and the velocity jump, None where it was not computed.
         """
         return *products(self, offset, tolerance, guess), None
 
@@ -209,7 +222,8 @@ class Contacts(NamedTuple):
         )
 
     def sliding(self, v: Array) -> Contacts:
-        """Returns a copy for a contact law whose impulses act at velocity v (d,): the slip ``velocity`` is that at v."""
+        """Returns a copy for a contact law whose impulses act at velocity v (d,):
+        the slip ``velocity`` is that at v."""
         return self._replace(slip=self.slip.sliding(v))
 
     def rubbing(self, slip: Slip) -> Contacts:
@@ -223,7 +237,8 @@ class Contacts(NamedTuple):
 
 
 class AskewContacts(Contacts):
-    """Contacts whose responses are those of an iteration matrix that need not be symmetric (`Metric.from_iteration_matrix`)."""
+    """Contacts whose responses are those of an iteration matrix that need not be symmetric
+    (`Metric.from_iteration_matrix`)."""
 
     @property
     def symmetric(self) -> bool:

@@ -1,8 +1,9 @@
 """Slip at the contacts of a problem with Coulomb friction, linearised.
 
-The slip velocity of contact a is affine in v, s_a = T_a(t, q) v + T_a0(t, q), and its friction force acts along T_a': by virtual power one
-function of the user gives both. A frictional contact then has 1 + k rows: the gradient of its gap and k tangents, k = 1 in the plane and 2 in space.
-Coulomb's law compares forces, and the multiplier of a gap that is no distance is not one: its coefficient is mu times `gap_scales`.
+The slip velocity of contact a is affine in v, s_a = T_a(t, q) v + T_a0(t, q), and its friction force acts along T_a':
+by virtual power one function of the user gives both. A frictional contact then has 1 + k rows: the gradient of its gap
+and k tangents, k = 1 in the plane and 2 in space. Coulomb's law compares forces, and the multiplier of a gap that is no
+distance is not one: its coefficient is mu times `gap_scales`.
 """
 
 from __future__ import annotations
@@ -24,16 +25,18 @@ if TYPE_CHECKING:
     from .problem import Problem
 
 STRAIGHT = -0.9  # cosine of the angle by which slip in space turns in a step, below which it reverses
-UNIT = 0.02  # by which the square of a gradient's length may differ from that of a distance (its error is O(h) where surfaces bend)
+# by which the square of a gradient's length may differ from that of a distance (its error is O(h) where surfaces bend)
+UNIT = 0.02
 
 
 class FrictionInfo(NamedTuple):
     """Friction at the contacts in one step, as reported by a contact law; k is 0 where contacts do not rub.
 
-    Tangential ``impulse`` (m, k); the ``mode`` (m,) of each contact, `contact.friction.cones.OPEN`, `STICK` or `SLIP`; and the ``direction`` of slip (m, k), a
-    unit vector, zero where a contact does not slip. Two fields are None unless static friction has a coefficient of its own: the mask
-    ``breaks`` (m,) of the contacts that broke away from rest first, not because another contact broke away and changed their load; and the
-    directions of slip as ``heading`` (m, d), see `Slip.heading`.
+    Tangential ``impulse`` (m, k); the ``mode`` (m,) of each contact, `contact.friction.cones.OPEN`, `STICK` or `SLIP`;
+    and the ``direction`` of slip (m, k), a unit vector, zero where a contact does not slip. Two fields are None unless
+    static friction has a coefficient of its own: the mask ``breaks`` (m,) of the contacts that broke away from rest
+    first, not because another contact broke away and changed their load;
+    and the directions of slip as ``heading`` (m, d), see `Slip.heading`.
     """
 
     impulse: Array
@@ -54,9 +57,10 @@ class FrictionInfo(NamedTuple):
 class Slip(NamedTuple):
     """Tangential rows of all contacts at one configuration; without friction k is 0, and every array has size 0.
 
-    ``jacobian`` T (m, k, d), ``response`` M^-1 T' (d, m, k), ``drift`` T_0 (m, k), ``friction`` (m,), mu times the scale of the gap, and the slip
-    ``velocity`` (m, k) without contact impulses, from which a contact law starts. With static friction also its coefficients ``static`` (m,), and
-    the info of the step ``before``; else None. The ``scale`` (m,) of the gaps, positive; None where they count as distances.
+    ``jacobian`` T (m, k, d), ``response`` M^-1 T' (d, m, k), ``drift`` T_0 (m, k), ``friction`` (m,), mu times the
+    scale of the gap, and the slip ``velocity`` (m, k) without contact impulses, from which a contact law starts. With
+    static friction also its coefficients ``static`` (m,), and the info of the step ``before``; else None. The ``scale``
+    (m,) of the gaps, positive; None where they count as distances.
     """
 
     jacobian: Array
@@ -83,9 +87,11 @@ class Slip(NamedTuple):
     def at(
         cls, problem: Problem, metric: Any, t: ArrayLike, q: Array, v: Array, args: Any, frame: Array | None = None
     ) -> Slip:
-        """Linearises the slip at (t, q), with the responses of a `Metric` and the coefficients of friction at the velocity v (d,).
+        """Linearises the slip at (t, q), with the responses of a `Metric` and the coefficients of
+        friction at the velocity v (d,).
 
-        ``frame`` (m, 2, d): tangents of a place nearby, onto which those here are turned; None leaves them as the problem has them.
+        ``frame`` (m, 2, d): tangents of a place nearby, onto which those here are turned;
+        None leaves them as the problem has them.
         """
         if problem.gaps.local:
             bodies: Any = problem.constraints
@@ -108,7 +114,8 @@ class Slip(NamedTuple):
     def of_acceleration(
         cls, problem: Problem, metric: Any, state: tuple, a: Array, args: Any, frame: Array | None = None
     ) -> Slip:
-        """As `at`, at a ``state`` (t, q, v), with the acceleration of the slip under a (d,) in place of its velocity."""
+        """As `at`, at a ``state`` (t, q, v), with the acceleration of the slip under a
+        (d,) in place of its velocity."""
         t, q, v = state
         slip = cls.at(problem, metric, t, q, v, args)
         _, swerve = jax.jvp(lambda t, q: problem.slip_velocity(t, q, v, args), (t, q), (jnp.ones_like(t), v))
@@ -116,7 +123,8 @@ class Slip(NamedTuple):
         return slip if frame is None else slip.along_turned(turn_onto(frame, slip.jacobian))
 
     def along_turned(self, turn: Array) -> Slip:
-        """Returns the rows along tangents that are turned by orthogonal matrices ``turn`` (m, 2, 2), as by `turn_onto`."""
+        """Returns the rows along tangents that are turned by orthogonal matrices ``turn`` (m, 2, 2),
+        as by `turn_onto`."""
         response = jnp.einsum("mkl,dml->dmk", turn, self.response)
         jacobian, drift, velocity = (turn_components(turn, x) for x in (self.jacobian, self.drift, self.velocity))
         return self._replace(jacobian=jacobian, response=response, drift=drift, velocity=velocity)
@@ -126,15 +134,18 @@ class Slip(NamedTuple):
         return self.jacobian @ v + self.drift
 
     def terms(self, v: Array) -> Array:
-        """Returns |T| |v| (m, k), the magnitude of the terms in the slip velocities, from which their round-off follows."""
+        """Returns |T| |v| (m, k), the magnitude of the terms in the slip velocities,
+        from which their round-off follows."""
         return jnp.abs(self.jacobian) @ jnp.abs(v)
 
     def heading(self, direction: Array) -> Array:
-        """Returns T' u (m, d) for directions of slip u (m, k), which the next step can use though its tangents may have turned (`along`)."""
+        """Returns T' u (m, d) for directions of slip u (m, k), which the next step can use though its tangents
+        may have turned (`along`)."""
         return jnp.einsum("mkd,mk->md", self.jacobian, direction)
 
     def along(self, heading: Array) -> Array:
-        """Returns the components (m, k) along these tangents of a `heading` (m, d): vectors in the directions of slip, not of unit length."""
+        """Returns the components (m, k) along these tangents of a `heading` (m, d): vectors in the directions of slip,
+        not of unit length."""
         return jnp.einsum("mkd,md->mk", self.jacobian, heading)
 
     def jump(self, impulse: Array) -> Array:
@@ -158,25 +169,29 @@ class Slip(NamedTuple):
         return still(self)
 
     def rows(self, jacobian: Array) -> Array:
-        """Stacks the rows (m (1 + k), d) of all contacts: of each the gradient of its gap, from ``jacobian`` (m, d), and then its tangents."""
+        """Stacks the rows (m (1 + k), d) of all contacts: of each the gradient of its gap, from ``jacobian`` (m, d),
+        and then its tangents."""
         m, k, d = self.jacobian.shape
         return jnp.concatenate([jacobian[:, None], self.jacobian], axis=1).reshape(m * (1 + k), d)
 
     def responses(self, response: Array) -> Array:
-        """Stacks the velocity jumps (d, m (1 + k)) of unit impulses along `rows`, given the ``response`` (d, m) to normal ones."""
+        """Stacks the velocity jumps (d, m (1 + k)) of unit impulses along `rows`,
+        given the ``response`` (d, m) to normal ones."""
         d, m, k = self.response.shape
         return jnp.concatenate([response[:, :, None], self.response], axis=2).reshape(d, m * (1 + k))
 
 
 def tangents(problem: Problem, t: ArrayLike, q: Array, args: Any) -> Array:
-    """Returns the tangents (m, k, d) of the contacts at (t, q): the gradients by v of the slip velocities, which are affine in v."""
+    """Returns the tangents (m, k, d) of the contacts at (t, q): the gradients by v of the slip velocities,
+    which are affine in v."""
     if isinstance(problem.slip, SomeSlips):
         return problem.slip.tangents(t, q, args)
     return jax.jacfwd(lambda v: problem.slip_velocity(t, q, v, args))(jnp.zeros_like(q))
 
 
 def normals(problem: Problem, t: ArrayLike, q: Array, args: Any) -> tuple[Array, Array] | None:
-    """Returns the gradients by v (m, d) of the normal velocities that ``slip`` gives, and those of the gaps (m, d); None where it gives none."""
+    """Returns the gradients by v (m, d) of the normal velocities that ``slip`` gives, and those of the gaps (m, d);
+    None where it gives none."""
     normal = lambda v: problem.contact_velocity(t, q, v, args)[0]
     if problem.slip is None or problem.listed or jax.eval_shape(normal, q) is None:
         return None
@@ -184,9 +199,11 @@ def normals(problem: Problem, t: ArrayLike, q: Array, args: Any) -> tuple[Array,
 
 
 def gap_scales(problem: Problem, t: ArrayLike, q: Array, args: Any) -> Array | None:
-    """Returns the rates of the gaps at unit normal velocity (m,), 1 where a gap is a distance; None where ``slip`` gives tangential velocities alone.
+    """Returns the rates of the gaps at unit normal velocity (m,), 1 where a gap is a distance; None where ``slip``
+    gives tangential velocities alone.
 
-    An impulse x along the gradient of a gap is a force of x times this scale between the bodies, which is what Coulomb's law limits friction by.
+    An impulse x along the gradient of a gap is a force of x times this scale between the bodies, which is what
+    Coulomb's law limits friction by.
     """
     found = normals(problem, t, q, args)
     if found is None:
@@ -199,10 +216,12 @@ def gap_scales(problem: Problem, t: ArrayLike, q: Array, args: Any) -> Array | N
 def distance_status(
     problem: Problem, metric: Any, gradient: Array, closed: Array, t: ArrayLike, q: Array, args: Any
 ) -> Array:
-    """Returns GAP_NOT_DISTANCE if friction at one of the ``closed`` contacts (m,) is seen to be wrong by the scale of its gap, ().
+    """Returns GAP_NOT_DISTANCE if friction at one of the ``closed`` contacts (m,) is seen to be
+    wrong by the scale of its gap, ().
 
-    ``gradient`` (m, d): of the gaps. Where ``slip`` gives normal velocities, they must be along it. Where it does not, a scale shows at contacts of points,
-    one or two of them, whose Cartesian coordinates have one mass: a gradient is then as long as the tangents. Of other contacts nothing is known.
+    ``gradient`` (m, d): of the gaps. Where ``slip`` gives normal velocities, they must be along it. Where it does not,
+    a scale shows at contacts of points, one or two of them, whose Cartesian coordinates have one mass: a gradient is
+    then as long as the tangents. Of other contacts nothing is known.
     """
     gradient = lax.stop_gradient(gradient)
     stated = lax.stop_gradient(normals(problem, t, q, args))
@@ -226,15 +245,18 @@ def distance_status(
 
 
 def turn_components(turn: Array, along: Array) -> Array:
-    """Returns components along two tangents of each contact (m, 2, ...) as those along tangents turned by ``turn`` (m, 2, 2), as by `turn_onto`."""
+    """Returns components along two tangents of each contact (m, 2, ...) as those along tangents turned by ``turn`` (m,
+    2, 2), as by `turn_onto`."""
     return jnp.einsum("mkl,ml...->mk...", turn, along)
 
 
 def turn_onto(frame: Array, jacobian: Array) -> Array:
-    """Returns the orthogonal matrices (m, 2, 2) that turn tangents ``jacobian`` (m, 2, d) onto those of a place nearby, ``frame`` (m, 2, d).
+    """Returns the orthogonal matrices (m, 2, 2) that turn tangents ``jacobian`` (m, 2, d) onto those of a place nearby,
+    ``frame`` (m, 2, d).
 
-    Two directions across a normal cannot be chosen for all normals without a jump somewhere. At the same place frame = R jacobian, and frame jacobian'
-    = S R with S symmetric and positive semidefinite; R is the rotation, or the reflection where the determinant is negative, nearest to that.
+    Two directions across a normal cannot be chosen for all normals without a jump somewhere. At the same place frame =
+    R jacobian, and frame jacobian' = S R with S symmetric and positive semidefinite; R is the rotation, or the
+    reflection where the determinant is negative, nearest to that.
     """
     both = jnp.einsum("mkd,mld->mkl", frame, jacobian)
     a, b, c, d = both[:, 0, 0], both[:, 0, 1], both[:, 1, 0], both[:, 1, 1]
@@ -256,7 +278,8 @@ def still(slip: Any) -> FrictionInfo:
 
 
 def remembered(slip: Any, info: FrictionInfo, breaks: Any) -> FrictionInfo:
-    """Returns the ``info`` of a step with what the law of static friction has to know of it in the next one, and which contacts it found to break away."""
+    """Returns the ``info`` of a step with what the law of static friction has to know of it in the next one, and which
+    contacts it found to break away."""
     if slip.static is None:
         return info
     return info._replace(breaks=breaks, heading=lax.stop_gradient(slip.heading(info.direction)))
@@ -269,5 +292,6 @@ def responses(metric: Any, jacobian: Array) -> Array:
 
 
 def impulses_of(found: Any) -> Array:
-    """Returns the impulses (m, 1 + k) along all rows in the result ``found`` of a contact law, or in the `Info` of a step."""
+    """Returns the impulses (m, 1 + k) along all rows in the result ``found`` of a contact law,
+    or in the `Info` of a step."""
     return jnp.concatenate([found.impulse[:, None], found.friction.impulse], axis=1)

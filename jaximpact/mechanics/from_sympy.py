@@ -31,28 +31,32 @@ def from_sympy(
 ) -> Problem:
     """`Problem` from equations of motion derived by SymPy; needs sympy.
 
-    M(q) and g(t, q, v) are SymPy's mass matrix and forcing. Generalised speeds u that are not the derivatives of the coordinates,
-    u = Y(q) (dq/dt - w(t, q)), are replaced by them: M becomes Y' M Y (Kane and Levinson, Dynamics (1985), section 2.12).
+    M(q) and g(t, q, v) are SymPy's mass matrix and forcing. Generalised speeds u that are not the derivatives of the
+    coordinates, u = Y(q) (dq/dt - w(t, q)), are replaced by them: M becomes Y' M Y (Kane and Levinson,
+    Dynamics (1985), section 2.12).
 
     Args:
-        method: `KanesMethod`, after ``kanes_equations``, or `LagrangesMethod`. Its holonomic constraints become joints, and dependent
-            coordinates and speeds are treated like the others.
-        constraints: gaps, expressions in the coordinates, the time ``dynamicsymbols._t`` and parameters, admissible where
-            >= 0; or a dict from names of contacts to them. ``x >= 0`` may be written for ``x``.
+        method: `KanesMethod`, after ``kanes_equations``, or `LagrangesMethod`. Its holonomic constraints become joints,
+            and dependent coordinates and speeds are treated like the others.
+        constraints: gaps, expressions in the coordinates, the time ``dynamicsymbols._t`` and parameters, admissible
+            where >= 0; or a dict from names of contacts to them. ``x >= 0`` may be written for ``x``.
         restitution: as in `Problem`.
         energy: an expression; by default that of the Lagrangian, v . dL/dv - L, and none for Kane's method.
         coordinates, contacts, units: as in `Problem`; by default coordinates have the names of their symbols.
-        joints: expressions in the coordinates, the time and parameters that are zero at all times, besides those of the method.
-        switches: expressions in the time, coordinates, velocities and parameters, zero where the force jumps: as in `Problem`.
-        slip: the velocity along each contact, or a pair of them in space: expressions in the same quantities, affine in the velocities.
+        joints: expressions in the coordinates, the time and parameters that are zero at all times,
+            besides those of the method.
+        switches: expressions in the time, coordinates, velocities and parameters, zero where the force jumps:
+            as in `Problem`.
+        slip: the velocity along each contact, or a pair of them in space: expressions in the same quantities,
+            affine in the velocities.
         friction, static_friction: as in `Problem`; or an expression in the parameters, or one for each contact.
 
     Returns:
         A `Problem` whose ``args`` is a dict from the names of all other symbols (``m``, ``g``) to numbers.
 
     Raises:
-        TypeError, ValueError: nonholonomic constraints of the method (rolling), velocities in a gap, functions of time that are no
-            coordinates, a mass matrix that depends on the time; the message names the expression.
+        TypeError, ValueError: nonholonomic constraints of the method (rolling), velocities in a gap, functions of time
+            that are no coordinates, a mass matrix that depends on the time; the message names the expression.
 
     Example:
         >>> x = dynamicsymbols("x"); m, g = symbols("m g")
@@ -88,7 +92,8 @@ def from_sympy(
         return call
 
     def of_group(kind: str, made: Callable = lambda found: found) -> Any:
-        """Makes a function of the problem out of that, (t, q, v, args) -> (n,), of the n components of a kind of expressions; None without any."""
+        """Makes a function of the problem out of that, (t, q, v, args) -> (n,), of the n components of a kind of
+        expressions; None without any."""
         return made(function([f"{kind} {a}" for a in range(len(groups[kind]))])) if groups[kind] else None
 
     d = len(q)
@@ -128,7 +133,8 @@ def from_sympy(
 def _groups(
     sympy: Any, constraints: Any, joints: Any, switches: Any, slip: Any, friction: Any, static_friction: Any
 ) -> dict[str, list[list]]:
-    """Collects the expressions by kind, a list of components for each; TypeError for anything that is no sequence of expressions."""
+    """Collects the expressions by kind, a list of components for each;
+    TypeError for anything that is no sequence of expressions."""
     for what, found, one in (
         ("constraints", constraints, "gap"),
         ("joints", joints, "joint"),
@@ -157,7 +163,8 @@ def _coefficients(sympy: Any, given: Any) -> list[list]:
 
 
 def _method_parts(sympy: Any, mechanics: Any, method: Any, energy: Any) -> tuple[list, Any, Any, Any, list]:
-    """Returns coordinates, mass matrix, forcing and energy of a SymPy method without its constraints, and its holonomic constraints."""
+    """Returns coordinates, mass matrix, forcing and energy of a SymPy method without its constraints,
+    and its holonomic constraints."""
     t = mechanics.dynamicsymbols._t
     if isinstance(method, mechanics.KanesMethod):
         _refuse_kane(method)
@@ -167,7 +174,8 @@ def _method_parts(sympy: Any, mechanics: Any, method: Any, energy: Any) -> tuple
         joints = list(method._hol_coneqs)
         if len(method.coneqs) > len(joints):
             raise ValueError(
-                f"method: it has nonholonomic constraints, {_short_list(method.coneqs[len(joints) :])}: choose independent velocities"
+                f"method: it has nonholonomic constraints, {_short_list(method.coneqs[len(joints) :])}: choose "
+                "independent velocities"
             )
         method.form_lagranges_equations()
         q, d = list(method.q), len(method.q)
@@ -200,7 +208,8 @@ def _without_constraints(sympy: Any, mechanics: Any, method: Any, t: Any) -> Any
     rank = np.linalg.matrix_rank(np.array(rows.xreplace(point).evalf(), float), tol=1e-9)
     if len(method._f_nh) != count or rank != count:
         raise ValueError(
-            f"method: its velocity constraints, {_short_list(both[count:, :])}, are not the derivatives of its configuration constraints, as nonholonomic ones "
+            f"method: its velocity constraints, {_short_list(both[count:, :])}, are not the derivatives of its "
+            "configuration constraints, as nonholonomic ones "
             "(such as rolling) are not: choose independent speeds"
         )
     free = mechanics.KanesMethod(
@@ -216,8 +225,8 @@ def _in_plain_symbols(sympy: Any, t: Any, q: list, parts: dict[str, list]) -> tu
     Returns the new expressions, the list of symbols in the order t, q, v, parameters, and the names of the parameters.
 
     Raises:
-        ValueError: the mass matrix depends on time or velocities, a gap or a joint on velocities, a coefficient of friction on time or the
-            motion; or an expression holds an unknown function of time.
+        ValueError: the mass matrix depends on time or velocities, a gap or a joint on velocities, a coefficient of
+            friction on time or the motion; or an expression holds an unknown function of time.
     """
     v = [x.diff(t) for x in q]
     plain = {x: sympy.Dummy(f"q{i}") for i, x in enumerate(q)} | {x: sympy.Dummy(f"v{i}") for i, x in enumerate(v)}
@@ -229,7 +238,8 @@ def _in_plain_symbols(sympy: Any, t: Any, q: list, parts: dict[str, list]) -> tu
             odd = expression.atoms(sympy.Derivative, sympy.core.function.AppliedUndef)
             if odd:
                 raise ValueError(
-                    f"{what} holds {_short_list(odd)}, which is no coordinate of the method nor the first derivative of one: substitute an "
+                    f"{what} holds {_short_list(odd)}, which is no coordinate of the method nor the first derivative "
+                    "of one: substitute an "
                     "expression in t and symbols for it"
                 )
             symbols |= expression.free_symbols
@@ -251,7 +261,8 @@ def _in_plain_symbols(sympy: Any, t: Any, q: list, parts: dict[str, list]) -> tu
 
 
 def _kane(sympy: Any, method: Any, t: Any) -> tuple[list, Any, Any]:
-    """Returns coordinates, mass matrix and forcing of Kane's equations, written in the derivatives of the coordinates."""
+    """Returns coordinates, mass matrix and forcing of Kane's equations,
+    written in the derivatives of the coordinates."""
     q, u = list(method.q), list(method.u)
     v = sympy.Matrix([x.diff(t) for x in q])
     kinematics = method.kindiffdict()

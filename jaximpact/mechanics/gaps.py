@@ -1,4 +1,5 @@
-"""The gaps of a problem as one object, whatever it was stated by: a function, bodies, bodies on a neighbour list, or nothing."""
+"""The gaps of a problem as one object, whatever it was stated by: a function, bodies, bodies on a neighbour list,
+or nothing."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ MARGIN = 1.001  # factor on the displacement of a step, for the rounding of a bo
 class Gaps:
     """Gaps f (m,) as a function (t, q, args), in the dtype of q, and what else is asked of them.
 
-    ``local``: whether they are those of the pairs on a neighbour list, whose contacts have no matrices. ``listed``: whether they are those of bodies that
-    keep such a list, so that a step restricts them to it (`near`).
+    ``local``: whether they are those of the pairs on a neighbour list, whose contacts have no matrices. ``listed``:
+    whether they are those of bodies that keep such a list, so that a step restricts them to it (`near`).
     """
 
     local = False
@@ -51,7 +52,8 @@ class Gaps:
         return shape_of_result(as_array, self.written, np.zeros((), q.dtype), q, args).shape[0]
 
     def check(self, problem: Any, scheme: Any, e: Any, q: Array, args: Any, shape_of: Callable) -> None:
-        """Raises ValueError or TypeError if functions of the user do not fit q (d,) and args, or the ``scheme`` or the restitution ``e`` the gaps.
+        """Raises ValueError or TypeError if functions of the user do not fit q (d,) and args, or the ``scheme`` or the
+        restitution ``e`` the gaps.
 
         ``shape_of(name, function, *operands)``: shape that a function returns.
         """
@@ -64,7 +66,8 @@ class Gaps:
         """Raises ValueError if the ``shape`` of the mass does not fit bodies of d coordinates in all."""
 
     def jacobian(self, t: ArrayLike, q: Array, args: Any, rows: Array | None = None) -> tuple[Array, Array]:
-        """Returns the gaps f (m,) and their Jacobian df/dq (m, d) at (t, q), or only those of the contacts ``rows`` (k,)."""
+        """Returns the gaps f (m,) and their Jacobian df/dq (m, d) at (t, q),
+        or only those of the contacts ``rows`` (k,)."""
         gaps, m = lambda x: self(t, x, args), self.count(t, q, args)
         with suppress(Unstructured):
             # of 50 disks all gradients one tangent after the other took half of a step
@@ -97,12 +100,14 @@ class Gaps:
         return depends_on(lambda x: self.jacobian(t, x, args)[1], (q,), (0,))
 
     def is_steady(self, t: Array, q: Array, args: Any) -> bool:
-        """Tests whether gap velocities depend on the velocity only: whether the jaxpr of gradients and drifts uses neither t nor q."""
+        """Tests whether gap velocities depend on the velocity only: whether the jaxpr of gradients and
+        drifts uses neither t nor q."""
         rates = lambda t, q: (self.jacobian(t, q, args)[1], self.drift(t, q, args))
         return not depends_on(rates, (t, q), (0, 1))
 
     def closing(self, t: Array, q: Array, shift: Array, args: Any) -> Array:
-        """Returns the mask (m,) of gaps that are, or may be, negative or no numbers after a ``shift`` (d,) from q to a place at time t.
+        """Returns the mask (m,) of gaps that are, or may be, negative or no numbers after a ``shift``
+        (d,) from q to a place at time t.
 
         Expensive ones are evaluated at q alone, with a bound on how far they can close in the step.
         """
@@ -122,21 +127,25 @@ class Gaps:
         return scheme
 
     def pairs_of(self, state: Any) -> Array | None:
-        """Returns the bodies of each contact (m, 2) in a state, as in `Solution.pairs`; None unless contacts come and go."""
+        """Returns the bodies of each contact (m, 2) in a state, as in `Solution.pairs`;
+        None unless contacts come and go."""
         return None
 
     def before(self, impulse: Array) -> Array:
-        """Returns the impulses (m, ...) to which those of a step are added, given the sum so far: none where contacts come and go."""
+        """Returns the impulses (m, ...) to which those of a step are added, given the sum so far:
+        none where contacts come and go."""
         return impulse
 
     def by_entry(self, metric: Any, t: ArrayLike, q: Array, args: Any) -> Callable:
-        """Returns `Contacts.by_entry` of the contacts at (t, q), without the zeros of their gradients where these are known."""
+        """Returns `Contacts.by_entry` of the contacts at (t, q), without the zeros of their
+        gradients where these are known."""
         with suppress(Unstructured):
             return RowsOf.at(lambda x: self(t, x, args), q, jnp.arange(self.count(t, q, args))).by_entry
         return self.linearised(metric, t, q, args).by_entry
 
     def among(self, rows: Array, number: int) -> dict[str, Any]:
-        """Returns the fields of a `Problem` that has only the contacts ``rows`` (k,) of the ``number`` here, as dense constraints."""
+        """Returns the fields of a `Problem` that has only the contacts ``rows`` (k,) of the ``number`` here,
+        as dense constraints."""
         return {"constraints": SomeGaps(self, rows)}
 
     def facts(self, t: Any, q: Array, args: Any) -> Any:
@@ -171,7 +180,8 @@ class StatedGaps(Gaps):
 
 
 class SomeGaps(Gaps):
-    """The ``rows`` (k,) of a function ``whole(t, q, args)`` of all gaps (m,), at the cost of these only if its jaxpr can be evaluated row by row."""
+    """The ``rows`` (k,) of a function ``whole(t, q, args)`` of all gaps (m,), at the cost of these only if its jaxpr
+    can be evaluated row by row."""
 
     def __init__(self, whole: Callable[[ArrayLike, Array, Any], Array], rows: Array) -> None:
         self.whole, self.rows = whole, rows

@@ -1,12 +1,14 @@
-"""Laws of impact: how the impulses at contacts follow from the velocities before an impact and the coefficients of restitution.
+"""Laws of impact: how the impulses at contacts follow from the velocities before an impact and
+the coefficients of restitution.
 
-A law says what is added to an inelastic impact: Newton's a velocity, e times that of approach; Poisson's impulses, e times those of the
-inelastic impact, the stage of compression, in a second stage after it. The time-stepping schemes and the located ones ask it alike.
+A law says what is added to an inelastic impact: Newton's a velocity, e times that of approach; Poisson's impulses, e
+times those of the inelastic impact, the stage of compression, in a second stage after it. The time-stepping schemes and
+the located ones ask it alike.
 
 References:
-    C. Glocker, F. Pfeiffer, Multiple impacts with friction in rigid multibody systems, Nonlinear Dynamics 7 (1995), section 4.
-    M. Anitescu, F. A. Potra, Formulating dynamic multi-rigid-body contact problems with friction as solvable linear complementarity
-    problems, Nonlinear Dynamics 14 (1997), section 4.
+    C. Glocker, F. Pfeiffer, Multiple impacts with friction in rigid multibody systems, Nonlinear Dynamics 7 (1995),
+    section 4. M. Anitescu, F. A. Potra, Formulating dynamic multi-rigid-body contact problems with friction as solvable
+    linear complementarity problems, Nonlinear Dynamics 14 (1997), section 4.
 """
 
 from __future__ import annotations
@@ -25,27 +27,32 @@ NO_PUSH = empty(float, 0)  # least impulses where no law asks for any
 
 @dataclass(frozen=True)
 class ImpactLaw:
-    """Base class of laws of impact, which define `velocity` or, in ``two_stages``, `impulse`; they are frozen dataclasses without arrays.
+    """Base class of laws of impact, which define `velocity` or, in ``two_stages``, `impulse`; they are frozen
+    dataclasses without arrays.
 
-    In the first of two stages the impact is inelastic; in the second, contacts push with impulses of their own, and do not close. Contacts that touch
-    without approaching take part in both.
+    In the first of two stages the impact is inelastic; in the second, contacts push with impulses of their own, and do
+    not close. Contacts that touch without approaching take part in both.
     """
 
     two_stages: ClassVar[bool] = False
 
     def velocity(self, e: Array, before: Array) -> Array:
-        """Returns the gap velocities (m,), less than zero, that an impact turns into velocities of opening of the same size.
+        """Returns the gap velocities (m,), less than zero, that an impact turns into
+        velocities of opening of the same size.
 
-        ``e``: coefficients of restitution (m,), 0 for contacts that do not rebound; ``before`` (m,): gap velocities before the impact.
+        ``e``: coefficients of restitution (m,), 0 for contacts that do not rebound; ``before`` (m,):
+        gap velocities before the impact.
         """
         return 0 * before
 
     def impulse(self, e: Array, compression: Array) -> Array:
-        """Returns the least normal impulses (m,) of the second stage; ``compression`` (m,): those of the first; ``e`` as in `velocity`."""
+        """Returns the least normal impulses (m,) of the second stage; ``compression`` (m,): those of the first;
+        ``e`` as in `velocity`."""
         return 0 * compression
 
     def least(self, e: Array, inelastic: Callable[[], Array]) -> Array:
-        """Returns the least normal impulses (m,) of an impact without friction, of both stages together; of size 0 if there is one stage.
+        """Returns the least normal impulses (m,) of an impact without friction, of both stages together;
+        of size 0 if there is one stage.
 
         ``inelastic``: function that returns the impulses (m,) of the inelastic impact; ``e`` as in `velocity`.
         """
@@ -55,13 +62,15 @@ class ImpactLaw:
         return first + self.impulse(e, first)
 
     def rebounding(self, struck: Array, pressed: Array) -> Array:
-        """Returns the contacts (m,) that rebound: those ``struck`` (m,) and, in two stages, others ``pressed`` (m,) by them."""
+        """Returns the contacts (m,) that rebound: those ``struck`` (m,) and, in two stages,
+        others ``pressed`` (m,) by them."""
         return struck | (pressed & jnp.any(struck)) if self.two_stages else struck
 
 
 @dataclass(frozen=True)
 class NewtonImpact(ImpactLaw):
-    """Newton's law: a gap that closes at a rate w opens at the rate e w. With friction and several coordinates an impact may gain energy by it."""
+    """Newton's law: a gap that closes at a rate w opens at the rate e w. With friction and several coordinates an
+    impact may gain energy by it."""
 
     def velocity(self, e: Array, before: Array) -> Array:
         return e * before
@@ -69,7 +78,8 @@ class NewtonImpact(ImpactLaw):
 
 @dataclass(frozen=True)
 class PoissonImpact(ImpactLaw):
-    """Poisson's law: after compression each contact gives back e times its normal impulse, with friction in both stages.
+    """Poisson's law: after compression each contact gives back e times its normal impulse,
+    with friction in both stages.
 
     With one e for all contacts it gains no energy. At one contact without friction it is Newton's.
     """

@@ -24,8 +24,8 @@ PROJECTIONS = (
 
 
 class ProjectedPosition(NamedTuple):
-    """Result of `put_on_joints`: a position ``q`` (d,) on the joints and its rounding remainder ``low`` as in `State`; the ``joints`` as
-    linearised where the projection began; the ``residual`` |c| (j,) after it; and status bits."""
+    """Result of `put_on_joints`: a position ``q`` (d,) on the joints and its rounding remainder ``low`` as in `State`;
+    the ``joints`` as linearised where the projection began; the ``residual`` |c| (j,) after it; and status bits."""
 
     q: Array
     low: Array | None
@@ -50,8 +50,8 @@ def put_on_joints(
 ) -> ProjectedPosition:
     """Projects q (d,) onto the joints at time t in the kinetic metric; ``low`` is its rounding remainder.
 
-    ``shift`` (d,): the displacement that led to q, which sets the tolerance; ``before``: the joints at an earlier position, None for none. The status
-    includes `singular_status`, with ``steep``.
+    ``shift`` (d,): the displacement that led to q, which sets the tolerance; ``before``: the joints at an earlier
+    position, None for none. The status includes `singular_status`, with ``steep``.
     """
     if not problem.joint_count(t, q, args):
         joints = Joints.none(len(q), q.dtype)
@@ -68,23 +68,27 @@ def put_on_joints(
 
 
 def nearest_on_joints(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> tuple[Array, Array]:
-    """Returns the position and velocity (d,) nearest to q and v, in the kinetic metric, that satisfy the joints; q and v without joints."""
+    """Returns the position and velocity (d,) nearest to q and v, in the kinetic metric, that satisfy the joints;
+    q and v without joints."""
     if not problem.joint_count(t, q, args):
         return q, v
     onto = lambda q: put_on_joints(problem, t, q, None, jnp.zeros_like(q), None, args)
-    # a step of Newton's method on an orbit, or another parameter of the joints, leads farther away than a step of a motion
+    # a step of Newton's method on an orbit, or another parameter of the joints, leads farther away than a step of a
+    # motion
     found = onto(lax.fori_loop(0, PROJECTIONS, lambda _, q: onto(q).q, q))
     return found.q, found.velocity(v)
 
 
 def joint_tolerance(joints: Joints, q: Array, shift: Array) -> Array:
-    """Returns the tolerance (j,) for |c| after a ``shift`` (d,) to q (d,): the change of c over a small fraction of the shift, plus round-off."""
+    """Returns the tolerance (j,) for |c| after a ``shift`` (d,) to q (d,): the change of c over a small fraction of the
+    shift, plus round-off."""
     rounding = 1e3 * jnp.finfo(q.dtype).eps * (jnp.abs(q) + 1)
     return lax.stop_gradient(joints.terms(LEFT * jnp.abs(shift) + rounding))
 
 
 def singular_status(before: Joints, after: Joints, steep: float) -> Array:
-    """Returns JOINTS_NOT_MET if the joints may become singular near the positions of ``before`` and ``after``, at most a step apart.
+    """Returns JOINTS_NOT_MET if the joints may become singular near the positions of ``before`` and ``after``,
+    at most a step apart.
 
     They may if the `Joints.margins`, extrapolated linearly, become zero within ``steep`` times the distance of the two.
     """
@@ -102,11 +106,13 @@ def project_state(
     acts: Array,
     args: Any,
 ) -> tuple[State, JointInfo, Array]:
-    """Projects a scheme's ``new`` state onto the joints at time t; returns it, the report on the joints, and status bits.
+    """Projects a scheme's ``new`` state onto the joints at time t; returns it, the report on the joints,
+    and status bits.
 
-    ``shift`` (d,): displacement in the step; ``before``: joints at an earlier position; ``impulse``: function that returns the impulses (j,) of the
-    joints in the step so far, called only if there are joints.
-    Where a contact ``acts`` (), the velocity is projected too: after an impact it keeps the joints only at a position O(h) away.
+    ``shift`` (d,): displacement in the step; ``before``: joints at an earlier position; ``impulse``: function that
+    returns the impulses (j,) of the joints in the step so far, called only if there are joints.
+    Where a contact ``acts`` (), the velocity is projected too: after an impact it keeps the joints
+    only at a position O(h) away.
     """
     if not before.size:
         return new, JointInfo.without_joints(shift.dtype), jnp.zeros((), jnp.int32)
@@ -117,9 +123,11 @@ def project_state(
 
 
 def shake(problem: Problem, metric: Metric, t: Array, q: Array, h: Array, u: Array, args: Any) -> tuple[Array, Array]:
-    """Corrects the velocity u (d,) so that a step h from q ends on the joints at t (SHAKE); returns it and the joints' impulses (j,).
+    """Corrects the velocity u (d,) so that a step h from q ends on the joints at t (SHAKE);
+    returns it and the joints' impulses (j,).
 
-    The impulses act along the gradients at the start of the step. Ryckaert, Ciccotti and Berendsen, J. Comput. Phys. 23 (1977).
+    The impulses act along the gradients at the start of the step. Ryckaert, Ciccotti and Berendsen, J. Comput. Phys.
+    23 (1977).
     """
     joints = metric.joints
     if not joints.size:
@@ -134,7 +142,8 @@ def shake(problem: Problem, metric: Metric, t: Array, q: Array, h: Array, u: Arr
 def land_chord(
     problem: Problem, t: Array, new: State, h: Array, before: Joints, impulse: Callable[[], Array], args: Any
 ) -> tuple[State, JointInfo, Array]:
-    """As `project_state`, for a scheme whose velocities are those of the chords, (q_new - q_old)/h: the velocity follows the projected position."""
+    """As `project_state`, for a scheme whose velocities are those of the chords, (q_new - q_old)/h: the velocity
+    follows the projected position."""
     if not before.size:
         return new, JointInfo.without_joints(new.v.dtype), jnp.zeros((), jnp.int32)
     found = put_on_joints(problem, t, new.q, new.low, h * new.v, before, args)
@@ -143,7 +152,8 @@ def land_chord(
 
 
 def start_on_joints(metric: Metric, q: Array, v: Array, h: Array) -> tuple[Array, JointInfo, Array]:
-    """Projects the velocity v (d,) at a start onto the joints; returns it, the report on the joints, and status bits."""
+    """Projects the velocity v (d,) at a start onto the joints; returns it, the report on the joints,
+    and status bits."""
     joints = metric.joints
     if not joints.size:
         return v, JointInfo.without_joints(v.dtype), jnp.zeros((), jnp.int32)
@@ -158,7 +168,8 @@ def start_on_joints(metric: Metric, q: Array, v: Array, h: Array) -> tuple[Array
 
 
 def start_errors(joints: Joints, q: Array, v: Array, h: Array | None) -> tuple[Array, Array]:
-    """Returns the masks (j,) of joints that are violated at a start, and of joints whose velocity J v + c_t is not zero, up to round-off.
+    """Returns the masks (j,) of joints that are violated at a start, and of joints whose velocity J v + c_t
+    is not zero, up to round-off.
 
     With a step h, positions and velocities may have the round-off of the end of an earlier run.
     """

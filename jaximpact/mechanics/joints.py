@@ -3,9 +3,9 @@
     M a = g + J' l,     J a + d/dt (J v + c_t)|_v = 0,     J = dc/dq,
     P = M^-1 - M^-1 J' (J M^-1 J')^+ J M^-1
 
-P replaces M^-1 wherever a velocity follows from a force or an impulse, so that contacts, their Delassus matrix, the impact law and
-the saltation keep the joints without further terms. Rows of J that depend on earlier ones are left out, which changes no motion; of the joint
-impulses that give the same motion, those of least norm are reported.
+P replaces M^-1 wherever a velocity follows from a force or an impulse, so that contacts, their Delassus matrix, the
+impact law and the saltation keep the joints without further terms. Rows of J that depend on earlier ones are left out,
+which changes no motion; of the joint impulses that give the same motion, those of least norm are reported.
 """
 
 from __future__ import annotations
@@ -53,9 +53,10 @@ class MayDepend:
 class Joints(NamedTuple):
     """Joints linearised at one configuration; j is 0 without joints, and the methods then cost nothing.
 
-    ``value`` c (j,), ``jacobian`` J (j, d), ``rate`` c_t (j,), ``response`` M^-1 J' (d, j), ``gram`` J M^-1 J' (j, j), its ``inverse`` (j, j), in
-    which rows of joints that depend on earlier ones are zero, and the ``pivots`` (j,) of its factorisation, zero for these joints. ``loose`` is a
-    flag and no array: an empty tuple where the problem's joints are marked by `MayDepend`, so that `least` has to choose among impulses; else None.
+    ``value`` c (j,), ``jacobian`` J (j, d), ``rate`` c_t (j,), ``response`` M^-1 J' (d, j), ``gram`` J M^-1 J' (j, j),
+    its ``inverse`` (j, j), in which rows of joints that depend on earlier ones are zero, and the ``pivots`` (j,) of its
+    factorisation, zero for these joints. ``loose`` is a flag and no array: an empty tuple where the problem's joints
+    are marked by `MayDepend`, so that `least` has to choose among impulses; else None.
     """
 
     value: Array
@@ -89,8 +90,9 @@ class Joints(NamedTuple):
     def over_chord(cls, problem: Problem, metric: Any, t: Array, q: Array, h: Array, u: Array, args: Any) -> Joints:
         """Averages the joints over the chord from (t, q) with velocity u (d,) for a time h, by Gauss's two-point rule.
 
-        h (J u + c_t) is then the change of c along the chord up to O(h^5): a discrete gradient, with which joints that hold at the chord's
-        end do no work. Gonzalez, J. Nonlinear Sci. 6 (1996); McLachlan, Quispel, Robidoux, Phil. Trans. R. Soc. A 357 (1999).
+        h (J u + c_t) is then the change of c along the chord up to O(h^5): a discrete gradient, with which joints that
+        hold at the chord's end do no work. Gonzalez, J. Nonlinear Sci. 6 (1996); McLachlan, Quispel, Robidoux, Phil.
+        Trans. R. Soc. A 357 (1999).
         """
         return _over_chord(problem, metric, t, q, h, u, args)
 
@@ -108,7 +110,8 @@ class Joints(NamedTuple):
         )
 
     def forces(self, rates: Array) -> Array:
-        """Returns (J M^-1 J')^+ x for x (j,) or (j, k): the impulses (forces) that change joint velocities (accelerations) by x.
+        """Returns (J M^-1 J')^+ x for x (j,) or (j, k): the impulses (forces) that change joint
+        velocities (accelerations) by x.
 
         They are zero for dependent rows.
         """
@@ -123,7 +126,8 @@ class Joints(NamedTuple):
         return x - self.restore(self.jacobian @ x) if self.size else x
 
     def restore(self, rates: Array) -> Array:
-        """Returns the change of velocity (d,) that changes the joint velocities by ``rates`` (j,), the least one in the kinetic metric."""
+        """Returns the change of velocity (d,) that changes the joint velocities by ``rates`` (j,),
+        the least one in the kinetic metric."""
         return self.response @ self.forces(rates)
 
     def reaction(self, momentum: Array) -> Array:
@@ -131,7 +135,8 @@ class Joints(NamedTuple):
         return -self.least(self.forces(self.response.T @ momentum)) if self.size else nothing(momentum.dtype, 0)
 
     def reaction_to(self, contacts: Any, impulse: Array) -> Array:
-        """Returns the impulses (j,) with which the joints react to impulses (m,) of the contacts, or forces to forces."""
+        """Returns the impulses (j,) with which the joints react to impulses (m,) of the contacts,
+        or forces to forces."""
         return self.reaction(contacts.push(impulse)) if self.size else nothing(impulse.dtype, 0)
 
     def velocity(self, v: Array) -> Array:
@@ -139,8 +144,8 @@ class Joints(NamedTuple):
         return self.jacobian @ v + self.rate
 
     def terms(self, x: Array) -> Array:
-        """Returns |J| |x| (j,): the magnitude of the terms of the joint velocities at x = v (d,), or of c at x = q (d,), from which their round-off
-        follows."""
+        """Returns |J| |x| (j,): the magnitude of the terms of the joint velocities at x = v (d,), or of c at x = q
+        (d,), from which their round-off follows."""
         return jnp.abs(self.jacobian) @ jnp.abs(x)
 
     def independent(self) -> Array:

@@ -1,4 +1,5 @@
-"""Names and units of coordinates, contacts and joints, and which coordinates are quaternions: static data for messages, tables, pictures and analyses."""
+"""Names and units of coordinates, contacts and joints, and which coordinates are quaternions: static data for messages,
+tables, pictures and analyses."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ import jax
 
 from ..jaxtools.argument_checks import are_texts, is_whole
 
-# by quantity: the name of its unit if none was given, and its unit where that of the coordinate or gap is "{}"; E is the unit of energy
+# by quantity: the name of its unit if none was given, and its unit where that of the coordinate or gap is "{}"; E is
+# the unit of energy
 QUANTITIES = {
     "q": ("unit of q", "{}"),
     "z": ("unit of q", "{}"),
@@ -39,8 +41,8 @@ class Labels:
     Attributes:
         coordinates: names of the coordinates (d).
         contacts: names of the constraints (m).
-        units: (name, unit) of coordinates, constraints and joint equations; the name "" stands for all coordinates and constraints,
-            "mass" for masses, kg by default.
+        units: (name, unit) of coordinates, constraints and joint equations; the name "" stands for all coordinates and
+            constraints, "mass" for masses, kg by default.
         joints: names of the joint equations (j).
         quaternions: numbers of the coordinates with which quaternions begin.
     """
@@ -56,7 +58,8 @@ class Labels:
         """Checks and makes labels: names as a sequence, units as one text or a mapping from names.
 
         Raises:
-            TypeError, ValueError: names that are no names or come twice, units of nothing that has a name, quaternions that overlap.
+            TypeError, ValueError: names that are no names or come twice, units of nothing that has a name,
+                quaternions that overlap.
         """
         coordinates, contacts, quaternions = (
             _names("coordinates", coordinates),
@@ -123,7 +126,8 @@ class Labels:
         return ", ".join(dict.fromkeys(self._insert_unit(QUANTITIES[quantity][1], u) for u in found))
 
     def _insert_unit(self, form: str, unit: str) -> str:
-        """Returns the unit of a quantity from its ``form`` in ``QUANTITIES``, where E is energy, and the ``unit`` of the coordinate, gap or joint."""
+        """Returns the unit of a quantity from its ``form`` in ``QUANTITIES``, where E is energy, and the ``unit`` of
+        the coordinate, gap or joint."""
         if not form.startswith("E"):
             return form.format(unit)
         mass, length = self._mass_and_length()
@@ -137,7 +141,8 @@ class Labels:
         return f"{mass} {length}²/({second} {unit})"
 
     def _mass_and_length(self) -> tuple[str, str]:
-        """Returns the units of mass and length that make up the unit of energy; metres if no coordinate is a length, or they have different units."""
+        """Returns the units of mass and length that make up the unit of energy; metres if no coordinate is a length, or
+        they have different units."""
         units = dict(self.units)
         mass = "kg" if MASS in (self.coordinates or ()) + (self.contacts or ()) else units.get(MASS, "kg")
         own = [units.get(name, units.get("", "")) for name in self.coordinates or ("",)]
@@ -154,7 +159,8 @@ class Labels:
         return f"{text}{'' if text.endswith(chr(10)) else ' '}[{self.unit(quantity, i) or QUANTITIES[quantity][0]}]"
 
     def check(self, d: int, m: int, j: int) -> None:
-        """Raises ValueError unless there are d coordinate names, m constraint names and j names of joint equations, where given, and the quaternions."""
+        """Raises ValueError unless there are d coordinate names, m constraint names and j names of joint equations,
+        where given, and the quaternions."""
         if max(self.quaternions, default=-4) + 4 > d:
             raise ValueError(
                 f"quaternions: four coordinates from number {max(self.quaternions)} on are not among {d}, as q0 has"
@@ -174,7 +180,8 @@ UNNAMED = Labels()
 def _places(quaternions: Any) -> tuple[int, ...]:
     if not isinstance(quaternions, Sequence) or not all(is_whole(x) and x >= 0 for x in quaternions):
         raise TypeError(
-            f"quaternions must be a sequence of the numbers of coordinates with which they begin, such as (3,), got {quaternions!r}"
+            "quaternions must be a sequence of the numbers of coordinates with which they begin, such as (3,), got "
+            f"{quaternions!r}"
         )
     found = tuple(sorted(map(int, quaternions)))
     if any(b - a < 4 for a, b in pairwise(found)):

@@ -1,7 +1,7 @@
 """The kinetic metric, and the linearisation of the constraints of a problem.
 
-`Metric` applies M and M^-1 at one configuration. G and M^-1 G' of the constraints are used as operators: a sparse or matrix-free version of
-`contacts.Contacts` has only to offer the same methods.
+`Metric` applies M and M^-1 at one configuration. G and M^-1 G' of the constraints are used as operators: a sparse or
+matrix-free version of `contacts.Contacts` has only to offer the same methods.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ STEPS = 1024  # steps h over which speeds are converted to length scales (`span`
 
 
 class Restoring(NamedTuple):
-    """Factors for correcting joint velocities under an iteration matrix W: ``rows``, J (j, d) with dependent rows set to zero; ``response``
-    W^-1 J' (d, j); ``gram`` J W^-1 J' (j, j) and its ``inverse``."""
+    """Factors for correcting joint velocities under an iteration matrix W: ``rows``, J (j, d) with dependent rows set
+    to zero; ``response`` W^-1 J' (d, j); ``gram`` J W^-1 J' (j, j) and its ``inverse``."""
 
     rows: Array
     response: Array
@@ -63,7 +63,8 @@ class Metric(NamedTuple):
         return self.mass.times(x)
 
     def solve(self, x: Array) -> Array:
-        """Returns M^-1 x for x of shape (d,) or (d, k); with joints, P x with the P of `mechanics.joints`, which keeps them."""
+        """Returns M^-1 x for x of shape (d,) or (d, k); with joints, P x with the P of `mechanics.joints`,
+        which keeps them."""
         return self.joints.project(self.mass.solve(x))
 
     def solve_without_joints(self, x: Array) -> Array:
@@ -83,14 +84,16 @@ class Metric(NamedTuple):
         return self.joints.restore(rates)
 
     def keep(self, later: Array, v: Array, share: float) -> Array:
-        """Returns the velocity ``later`` (d,) with the change by which share * later + (1 - share) * v keeps the joints; v (d,) is the one before."""
+        """Returns the velocity ``later`` (d,) with the change by which share * later + (1 - share) * v keeps the
+        joints; v (d,) is the one before."""
         if not self.joints.size:
             return later
         return later - self.restore(self.joints.velocity(share * later + (1 - share) * v) / share)
 
     @classmethod
     def at(cls, problem: Problem, q: Array, args: Any, t: ArrayLike | None = None) -> Metric:
-        """Makes the metric of a problem's mass matrix at q; given a time t, with the problem's joints at (t, q), which `solve` then keeps."""
+        """Makes the metric of a problem's mass matrix at q; given a time t, with the problem's joints at (t, q),
+        which `solve` then keeps."""
         metric = cls._of_mass(problem, q, args)
         return metric if t is None else metric.with_joints(problem, t, q, args)
 
@@ -100,7 +103,8 @@ class Metric(NamedTuple):
 
     def to_joints(self, problem: Problem, t: Array, q: Array, h: Array, u: Array, args: Any) -> Array:
         """Corrects the velocity u (d,) so that q + h u satisfies the joints at t + h, by one Newton step."""
-        # otherwise energy drifts as without the mean over the chord: a double pendulum's by 1.5e-6 a second at h = 1e-3, rather than by 3e-10
+        # otherwise energy drifts as without the mean over the chord: a double pendulum's by 1.5e-6 a second at h =
+        # 1e-3, rather than by 3e-10
         return u - self.restore(problem.joint_values(t + h, q + h * u, args)) / h if self.joints.size else u
 
     def over_chord(self, problem: Problem, t: Array, q: Array, h: Array, u: Array, args: Any) -> Metric:
@@ -116,7 +120,8 @@ class Metric(NamedTuple):
 
     @classmethod
     def from_iteration_matrix(cls, matrix: Array, joints: Joints) -> Metric:
-        """Makes the metric whose `solve` applies the inverse of an iteration matrix W = M - h theta dg/dv - ..., keeping the joints.
+        """Makes the metric whose `solve` applies the inverse of an iteration matrix W = M - h theta dg/dv - ...,
+        keeping the joints.
 
         W (d, d) need not be symmetric.
         """
@@ -126,7 +131,8 @@ class Metric(NamedTuple):
 
 
 class Iteration(NamedTuple):
-    """An iteration ``matrix`` W (d, d) in place of a mass, with its ``inverse``, and, if there are joints, their `Restoring` under it."""
+    """An iteration ``matrix`` W (d, d) in place of a mass, with its ``inverse``, and, if there are joints,
+    their `Restoring` under it."""
 
     matrix: Array
     inverse: Array
@@ -167,7 +173,8 @@ def linearise(problem: Problem, metric: Metric, t: ArrayLike, q: Array, args: An
 
 
 def noise(contacts: Contacts, x: Array, gap_velocity: Array) -> Array:
-    """Returns the round-off (m,) of gap velocities computed from a velocity x (d,), or of gap accelerations computed from an acceleration x.
+    """Returns the round-off (m,) of gap velocities computed from a velocity x (d,),
+    or of gap accelerations computed from an acceleration x.
 
     ``gap_velocity`` (m,): the gap velocities, or their part that does not depend on x; for accelerations likewise.
     """
@@ -185,8 +192,8 @@ def gap_derivatives(problem: Problem, t: Array, q: Array, v: Array, args: Any) -
 
 
 class Closure(NamedTuple):
-    """Result of `closure`, up to round-off: masks (m,) of constraints that are ``closed``, those that are ``violated``, and those that are closed
-    with a negative gap velocity (``outward``)."""
+    """Result of `closure`, up to round-off: masks (m,) of constraints that are ``closed``, those that are ``violated``,
+    and those that are closed with a negative gap velocity (``outward``)."""
 
     closed: Array
     violated: Array
@@ -194,10 +201,11 @@ class Closure(NamedTuple):
 
 
 def lengths(contacts: Contacts, q: Array, v: Array, acceleration: Array, h: Array) -> Array:
-    """Returns a length scale for each gap (m,), in its unit: the magnitude of its terms, plus the distance moved in a thousand steps h.
+    """Returns a length scale for each gap (m,), in its unit: the magnitude of its terms,
+    plus the distance moved in a thousand steps h.
 
-    No absolute constant enters, so that results do not depend on the units of length, time and mass. The distance follows from the
-    velocity v (d,) and the gap ``acceleration`` (m,). Divided by `span` the scales are speeds.
+    No absolute constant enters, so that results do not depend on the units of length, time and mass. The distance
+    follows from the velocity v (d,) and the gap ``acceleration`` (m,). Divided by `span` the scales are speeds.
     """
     time = span(h, q.dtype)
     speed = contacts.velocity_terms(v) + time * jnp.abs(acceleration) + jnp.abs(contacts.drift)
@@ -207,7 +215,8 @@ def lengths(contacts: Contacts, q: Array, v: Array, acceleration: Array, h: Arra
 
 
 def span(h: Any, dtype: Any) -> Any:
-    """Returns a time scale () of about a thousand steps h, which converts speeds to lengths: long against a step, short against most motions."""
+    """Returns a time scale () of about a thousand steps h, which converts speeds to lengths: long against a step,
+    short against most motions."""
     # shorter in float32, whose round-off over the longer time would hide impacts
     return (STEPS if dtype == jnp.float64 else STEPS // 8) * h
 
@@ -220,10 +229,12 @@ def closure(
     h: Array | None = None,
     a: Array | None = None,
 ) -> Closure:
-    """Classifies constraints as closed, violated, or closed with a velocity that violates them, up to the round-off of gaps and gap velocities.
+    """Classifies constraints as closed, violated, or closed with a velocity that violates them,
+    up to the round-off of gaps and gap velocities.
 
-    ``gap_velocity`` (m,): the gap velocities at v. With a step h and the acceleration ``a`` (d,), gaps within the round-off of `lengths` count as
-    closed, and the velocity may have the round-off of a difference of positions over h, as from the last step of another run.
+    ``gap_velocity`` (m,): the gap velocities at v. With a step h and the acceleration ``a`` (d,), gaps within the
+    round-off of `lengths` count as closed, and the velocity may have the round-off of a difference of positions over h,
+    as from the last step of another run.
     """
     # a thousand roundings; in float32 only a few, or else gaps of micrometres would count as closed
     eps = max(float(jnp.finfo(q.dtype).eps), contacts.resolution)

@@ -1,4 +1,5 @@
-"""The mass M at one configuration, each form in which it may be stated as a class of its own that multiplies and solves at its own cost."""
+"""The mass M at one configuration, each form in which it may be stated as a class of its own that multiplies
+and solves at its own cost."""
 
 from __future__ import annotations
 
@@ -110,7 +111,8 @@ class Blocks(Full):
 
 
 def mass_of(matrix: Any, dtype: Any) -> Identity | Diagonal | Full:
-    """Returns the mass that is stated as None, a number, a (d,) diagonal, a (d, d) matrix or diagonal blocks (N, D, D), its factor left out."""
+    """Returns the mass that is stated as None, a number, a (d,) diagonal, a (d, d) matrix or diagonal blocks (N, D, D),
+    its factor left out."""
     if matrix is None:
         return Identity()
     matrix = jnp.asarray(matrix, dtype)

@@ -44,7 +44,8 @@ METHODS: tuple[type, ...] = (
 
 
 def scheme_from_name(name: str, force: str | None = None) -> Scheme:
-    """Returns the scheme with a given name, or a user's own as "module:name"; ``force`` sets the option of that name of Paoli-Schatzman schemes."""
+    """Returns the scheme with a given name, or a user's own as "module:name"; ``force`` sets the option of that name of
+    Paoli-Schatzman schemes."""
     scheme = _own("scheme", name) if isinstance(name, str) and ":" in name else lookup("scheme", name, SCHEMES)()
     if force is None:
         return scheme

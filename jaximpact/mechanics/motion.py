@@ -20,7 +20,8 @@ STATED = {"e": "restitution"} | {name: name for name in OF_FRICTION}  # what the
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class By:
-    """What derivatives are taken by, as far as that is known at trace time: t0, q0, v0, each leaf of args, and whether ``times`` are among it, t0, t1 or h."""
+    """What derivatives are taken by, as far as that is known at trace time: t0, q0, v0, each leaf of args, and whether
+    ``times`` are among it, t0, t1 or h."""
 
     t0: bool
     q0: bool
@@ -46,9 +47,11 @@ class By:
 class Motion(NamedTuple):
     """The numbers that define one motion of a problem.
 
-    Initial position and velocity q0, v0 (d,); times t0, t1 and step h [s], (); number of ``steps``; restitution e, () or (m,), which is 1 if the
-    problem has a function for it; ``args``; coefficients of ``friction`` and ``static_friction``, () or (m,), None if there are none or the problem
-    has a function for them; ``key`` (2,) of 32 bits each, of random numbers, None for a problem without noise. ``by``: what derivatives are taken by, inside the loop over steps; None where that is not known.
+    Initial position and velocity q0, v0 (d,); times t0, t1 and step h [s], (); number of ``steps``; restitution e, ()
+    or (m,), which is 1 if the problem has a function for it; ``args``; coefficients of ``friction`` and
+    ``static_friction``, () or (m,), None if there are none or the problem has a function for them; ``key`` (2,) of 32
+    bits each, of random numbers, None for a problem without noise. ``by``: what derivatives are taken by, inside the
+    loop over steps; None where that is not known.
     """
 
     q0: Any
@@ -66,7 +69,8 @@ class Motion(NamedTuple):
 
     @property
     def by_times(self) -> bool:
-        """Whether derivatives are known to be taken by times, so that what happens at times that do not depend on data counts too."""
+        """Whether derivatives are known to be taken by times, so that what happens at times that do not
+        depend on data counts too."""
         return self.by is not None and self.by.times
 
     def time(self, n: ArrayLike) -> Array:

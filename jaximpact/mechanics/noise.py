@@ -1,10 +1,11 @@
 """White generalised forces: M dv = g dt + sigma(t, q, v) dW + impulses, in the sense of Ito.
 
-In a step from t_n to t_n + h the force is p/h with the impulse p = sigma(t_n, q_n, v_n) sqrt(h) xi, constant in the step; the numbers xi (r,) are
-normal and independent. Numbers and bits are those of a key and of the number of the step counted from t = 0, so that a motion that is computed in
-parts, or among others, has the same.
+In a step from t_n to t_n + h the force is p/h with the impulse p = sigma(t_n, q_n, v_n) sqrt(h) xi, constant in the
+step; the numbers xi (r,) are normal and independent. Numbers and bits are those of a key and of the number of the step
+counted from t = 0, so that a motion that is computed in parts, or among others, has the same.
 
-Reference: J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw, Parallel random numbers: as easy as 1, 2, 3, SC11 (2011): Threefry-2x32, 20 rounds.
+Reference: J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw, Parallel random numbers: as easy as 1, 2, 3, SC11 (2011):
+Threefry-2x32, 20 rounds.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 PARITY = 0x1BD11BDA
 HALF = 2.0**-31
 LN4 = 1.3862943611198906
-# Interpolation at Chebyshev's nodes: -2 log(1 - y/2)/y for y in [0, 1] to 4e-9, sin(pi x)/x by x^2 for |x| <= 1/2 to 3e-11. The functions of a
-# library took two thirds of the time of a number.
+# Interpolation at Chebyshev's nodes: -2 log(1 - y/2)/y for y in [0, 1] to 4e-9, sin(pi x)/x by x^2 for |x| <= 1/2 to
+# 3e-11. The functions of a library took two thirds of the time of a number.
 LOGARITHM = (
     *(0.003385960854939185, -0.009605319894035349, 0.015311488888437455, -0.009220135938994647, 0.010648327151615782),
     *(0.01096504834213603, 0.031494599267221764, 0.08331379050262593, 0.2500005992919374, 0.9999999969965205),
@@ -36,7 +37,8 @@ SINE = (
 
 
 def threefry(key: Any, first: Any, second: Any) -> tuple[Any, Any]:
-    """Returns two words of 32 random bits for each of the counters (``first``, ``second``); all are uint32, of numpy or jax, ``key`` (..., 2)."""
+    """Returns two words of 32 random bits for each of the counters (``first``, ``second``); all are uint32, of numpy or
+    jax, ``key`` (..., 2)."""
     k0, k1 = key[..., 0], key[..., 1]
     keys = (k0, k1, k0 ^ k1 ^ k0.dtype.type(PARITY))
     x, y = first + k0, second + k1
@@ -49,7 +51,8 @@ def threefry(key: Any, first: Any, second: Any) -> tuple[Any, Any]:
 
 
 def normal_numbers(key: Array, n: Array, r: int, dtype: Any) -> Array:
-    """Returns r independent normal numbers (r,) for a key (2,) and the number () of a step, two from each 64 bits (Box and Muller)."""
+    """Returns r independent normal numbers (r,) for a key (2,) and the number () of a step,
+    two from each 64 bits (Box and Muller)."""
     pair = jnp.arange((r + 1) // 2, dtype=jnp.uint32)
     bits, turns = threefry(key, jnp.full_like(pair, n.astype(jnp.uint32)), pair)
     size = _size(bits, dtype)
@@ -96,7 +99,8 @@ class Pushed:
 
 
 def in_step(problem: Problem, motion: Motion, state: Any) -> Problem:
-    """Returns the problem of the step that begins at ``state``, with its noise as a constant force; without noise the problem itself."""
+    """Returns the problem of the step that begins at ``state``, with its noise as a constant force;
+    without noise the problem itself."""
     if problem.noise is None:
         return problem
     t, q, v = motion.time(state.n), state.q, state.v

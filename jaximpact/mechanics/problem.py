@@ -3,7 +3,8 @@
     M(q) dv = g(t, q, v) dt + sum_a grad f_a(t, q) dLambda_a,     f_a(t, q) >= 0,
 
 with Newton's impact law in the kinetic metric (Paoli, ARMA 198 (2010), problem (P)).
-Gradients and Jacobians are derived by automatic differentiation; Coriolis and centrifugal terms only by the constructors from energies.
+Gradients and Jacobians are derived by automatic differentiation; Coriolis and centrifugal terms only by the
+constructors from energies.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ OPTIONAL = (*NAMING, *OTHERS)  # omitted where they are None
 
 
 def is_left_out(name: str, value: Any) -> bool:
-    """Whether a field of a problem says nothing, and is left out of its text and of records, which are then those of versions without the field."""
+    """Whether a field of a problem says nothing, and is left out of its text and of records, which are then those of
+    versions without the field."""
     says_nothing = value is None or (name == "quaternions" and not value)
     return (name in OPTIONAL and says_nothing) or (name == "impact_law" and value == NEWTON)
 
@@ -61,43 +63,52 @@ class Problem(metaclass=Named):
     """A mechanical system with perfect unilateral constraints and, where they are given, joints.
 
     Args:
-        force: ``force(t, q, v, args) -> (d,)``, generalised force g [N or N m], with the Coriolis and centrifugal terms of a mass that depends on q:
-            `from_potential` and `from_lagrangian` derive them. If such a mass meets a force without terms quadratic in v, calls issue a
-            `JaximpactWarning`; who means this equation as it stands filters it: ``warnings.filterwarnings("ignore", "mass.* depends on q")``.
+        force: ``force(t, q, v, args) -> (d,)``, generalised force g [N or N m], with the Coriolis and centrifugal terms
+            of a mass that depends on q: `from_potential` and `from_lagrangian` derive them. If such a mass meets a
+            force without terms quadratic in v, calls issue a `JaximpactWarning`; who means this equation as it stands
+            filters it: ``warnings.filterwarnings("ignore", "mass.* depends on q")``.
         constraints: ``constraints(t, q, args) -> (m,)``, gaps; admissible where every gap >= 0.
             None for a system without constraints.
         mass: ``mass(q, args) -> (d, d)`` symmetric positive definite, a ``(d, d)`` array, a ``(d,)``
             diagonal, a scalar, or None for the identity [kg or kg m^2].
-        restitution: Newton's coefficient e in [0, 1], a scalar or, for `MoreauJean`, `EventCorrected` and `EventDriven`, one per contact
-            ``(m,)`` or a function of the approach speeds, ``restitution(w, args) -> ()`` or ``(m,)``, with w (m,) >= 0 the rates at which the gaps
-            close [unit of the gaps / s]. Of contacts that do not approach w is a tiny positive number.
+        restitution: Newton's coefficient e in [0, 1], a scalar or, for `MoreauJean`, `EventCorrected` and
+            `EventDriven`, one per contact ``(m,)`` or a function of the approach speeds, ``restitution(w, args) -> ()``
+            or ``(m,)``, with w (m,) >= 0 the rates at which the gaps close [unit of the gaps / s]. Of contacts that do
+            not approach w is a tiny positive number.
         energy: ``energy(t, q, v, args) -> ()``, reported by `solve` where it is given [J].
-        coordinates, contacts: names of the coordinates (d) and of the constraints (m), ``("x", "y")``, ``("floor",)``, for
-            messages, tables and pictures.
-        units: of coordinates and gaps: one text for all, ``"m"``, or by name, ``{"x": "m", "angle": "rad"}``, of joints too,
-            and of masses, ``{"x": "mm", "mass": "t"}``, kg by default. Times are in s.
+        coordinates, contacts: names of the coordinates (d) and of the constraints (m), ``("x", "y")``, ``("floor",)``,
+            for messages, tables and pictures.
+        units: of coordinates and gaps: one text for all, ``"m"``, or by name, ``{"x": "m", "angle": "rad"}``, of joints
+            too, and of masses, ``{"x": "mm", "mass": "t"}``, kg by default. Times are in s.
             Nothing is converted.
-        joints: ``joints(t, q, args) -> (j,)``, equations c = 0 that hold at all times: rods, pins, closed loops. A motion must start on
-            them, see `assemble`. Redundant equations do no harm.
+        joints: ``joints(t, q, args) -> (j,)``, equations c = 0 that hold at all times: rods, pins, closed loops. A
+            motion must start on them, see `assemble`. Redundant equations do no harm.
         joint_names: names of the joint equations (j).
-        quaternions: numbers of the coordinates with which quaternions (w, x, y, z) begin, ``(3,)``, of which force, mass and the others see p/|p| only. Their
-            lengths are left out of orbits, multipliers and exponents, where p and -p are one.
-        switches: ``switches(t, q, v, args) -> (k,)``, surfaces s = 0 across which the force jumps or is not smooth, or the state is
-            reset. `EventDriven` and `EventCorrected` locate them. Comparisons, signs and the like in
-            force and mass are found automatically: state only those that cannot be found, as inside a `lax.while_loop` or a callback, and
-            those beyond which the force of one side is not finite by other operations than roots, powers and logarithms.
-        reset: ``reset(t, q, v, k, args) -> v`` or ``(q, v)``, the state after a crossing of surface k, an int, in either direction.
-        slip: ``slip(t, q, v, args) -> (m,)`` in the plane, ``(m, 2)`` in space, and up to three more columns for drilling and rolling, angular
-            velocities times a radius: the relative tangential velocity of the two bodies at every
-            contact, affine in v [m/s]. By virtual power it also gives the direction of friction. The gaps must then be distances [m], since
-            friction is mu times the normal force. Of gaps that are not, such as ``y - h(x)`` over a slope, return the whole relative velocity, a
-            tuple ``(normal, tangential)`` with the velocity along the normal (m,) first: the scale of each gap follows from it.
-        friction: Coulomb's coefficient mu >= 0 where ``slip`` is given: a number, one per contact ``(m,)``, or a function of args, or of the slip
-            speeds s (m,) >= 0 too, ``friction(s, args)``, that returns either. `MoreauJean`, `EventCorrected`, `EventDriven` and, for e = 0, `Maury` take it.
-        static_friction: the coefficient >= ``friction`` up to which a contact at rest sticks, by default ``friction``: likewise a number, one per
-            contact, or a function of args. A contact that breaks away slips with ``friction``.
-        noise: ``noise(t, q, v, args) -> (d, r)``, sigma of r white forces, M dv = g dt + sigma dW + impulses, in the sense of Ito [N s^(1/2)].
-            In each step h it is a constant force, with sigma at the start of the step; calls then need h or steps, and a ``key``.
+        quaternions: numbers of the coordinates with which quaternions (w, x, y, z) begin, ``(3,)``, of which force,
+            mass and the others see p/|p| only. Their lengths are left out of orbits, multipliers and exponents,
+            where p and -p are one.
+        switches: ``switches(t, q, v, args) -> (k,)``, surfaces s = 0 across which the force jumps or is not smooth, or
+            the state is reset. `EventDriven` and `EventCorrected` locate them. Comparisons, signs and the like in
+            force and mass are found automatically: state only those that cannot be found, as inside a `lax.while_loop`
+            or a callback, and those beyond which the force of one side is not finite by other operations than roots,
+            powers and logarithms.
+        reset: ``reset(t, q, v, k, args) -> v`` or ``(q, v)``, the state after a crossing of surface k, an int,
+            in either direction.
+        slip: ``slip(t, q, v, args) -> (m,)`` in the plane, ``(m, 2)`` in space, and up to three more columns for
+            drilling and rolling, angular velocities times a radius: the relative tangential velocity of the two bodies
+            at every contact, affine in v [m/s]. By virtual power it also gives the direction of friction. The gaps must
+            then be distances [m], since friction is mu times the normal force. Of gaps that are not, such as
+            ``y - h(x)`` over a slope, return the whole relative velocity, a tuple ``(normal, tangential)`` with the
+            velocity along the normal (m,) first: the scale of each gap follows from it.
+        friction: Coulomb's coefficient mu >= 0 where ``slip`` is given: a number, one per contact ``(m,)``, or a
+            function of args, or of the slip speeds s (m,) >= 0 too, ``friction(s, args)``, that returns either.
+            `MoreauJean`, `EventCorrected`, `EventDriven` and, for e = 0, `Maury` take it.
+        static_friction: the coefficient >= ``friction`` up to which a contact at rest sticks, by default ``friction``:
+            likewise a number, one per contact, or a function of args. A contact that breaks
+            away slips with ``friction``.
+        noise: ``noise(t, q, v, args) -> (d, r)``, sigma of r white forces, M dv = g dt + sigma dW + impulses, in the
+            sense of Ito [N s^(1/2)]. In each step h it is a constant force, with sigma at the start of the step; calls
+            then need h or steps, and a ``key``.
 
     Numbers (restitution, a numeric mass) are pytree leaves: they may be swept and differentiated. Constructors that
     derive a force from the mass keep a numeric mass as a constant: to vary it, write it as a function of args.
@@ -167,7 +178,8 @@ class Problem(metaclass=Named):
         check_function(energy, "energy must be a function energy(t, q, v, args) -> () or None")
         if isinstance(restitution, str):
             raise TypeError(
-                "restitution must be a number in [0, 1], one number per contact, or a function restitution(w, args) of the approach speeds"
+                "restitution must be a number in [0, 1], one number per contact, or a function restitution(w, args) of "
+                "the approach speeds"
             )
         check_function(joints, "joints must be a function joints(t, q, args) -> (j,) or None")
         if joints is not None and isinstance(constraints, OfBodies):
@@ -242,7 +254,8 @@ class Problem(metaclass=Named):
 
     @property
     def gaps(self) -> Gaps:
-        """The function (t, q, args) -> (m,) of the gaps, in the dtype of q; its values are empty if the problem has no constraints."""
+        """The function (t, q, args) -> (m,) of the gaps, in the dtype of q;
+        its values are empty if the problem has no constraints."""
         return gaps_of(self.constraints)
 
     @property
@@ -256,8 +269,8 @@ class Problem(metaclass=Named):
         return self.gaps.listed
 
     def sampled(self, name: str) -> Any:
-        """Returns the function of that name, "constraints" or "slip"; for listed bodies that of a single pair, as all pairs would be too many to
-        trace."""
+        """Returns the function of that name, "constraints" or "slip"; for listed bodies that of a single pair, as all
+        pairs would be too many to trace."""
         stated = getattr(self, name)
         return stated.sample if self.listed and stated is not None else stated
 
@@ -304,7 +317,8 @@ class Problem(metaclass=Named):
         return self.contact_velocity(t, q, v, args)[1]
 
     def contact_velocity(self, t: ArrayLike, q: Array, v: Array, args: Any) -> tuple[Array | None, Array]:
-        """Returns the relative velocities of all contacts: along the normals (m,), None where ``slip`` does not give them, and along tangents (m, k).
+        """Returns the relative velocities of all contacts: along the normals (m,), None where ``slip`` does not give
+        them, and along tangents (m, k).
 
         Without ``slip`` k is 0.
         """
@@ -317,9 +331,11 @@ class Problem(metaclass=Named):
         return None if normal is None else jnp.asarray(normal, q.dtype), along
 
     def restitution_at(self, e: Any, rates: Array, args: Any) -> Any:
-        """Returns the restitution of contacts with gap velocities ``rates`` (m,): e, or e times the problem's function of approach speeds, (m,).
+        """Returns the restitution of contacts with gap velocities ``rates`` (m,): e, or e times the problem's function
+        of approach speeds, (m,).
 
-        ``e``: the restitution of the motion, () or (m,); where the problem has a function, e is 1, or 0 to turn restitution off.
+        ``e``: the restitution of the motion, () or (m,); where the problem has a function, e is 1,
+        or 0 to turn restitution off.
         """
         if not callable(self.restitution):
             return e
@@ -332,7 +348,8 @@ class Problem(metaclass=Named):
         return coefficients(self.friction, slip, args)
 
     def static_coefficients(self, slip: Array, args: Any) -> Array | None:
-        """Returns those of static friction (m,), up to which contacts at rest stick; None if they equal those of slip. ``slip`` (m, k): any."""
+        """Returns those of static friction (m,), up to which contacts at rest stick; None if they equal those of slip.
+        ``slip`` (m, k): any."""
         return None if self.static_friction is None else coefficients(self.static_friction, slip, args)
 
     def generalised_force(self, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:
@@ -340,7 +357,8 @@ class Problem(metaclass=Named):
         return jnp.asarray(_value_of(self.force, t, q, v, args), q.dtype)
 
     def mass_at(self, q: Array, args: Any) -> Any:
-        """Returns the mass at q, in any of the forms in which it may be stated, in the dtype of q; None for the identity."""
+        """Returns the mass at q, in any of the forms in which it may be stated, in the dtype of q;
+        None for the identity."""
         mass = _value_of(self.mass, q, args) if callable(self.mass) else self.mass
         return None if mass is None else jnp.asarray(mass, q.dtype)
 
@@ -372,12 +390,14 @@ class Problem(metaclass=Named):
         force: Force | None = None,
         **naming: Any,
     ) -> Problem:
-        """Makes the problem of a Lagrangian L(t, q, v, args) -> (), quadratic in v, plus an optional non-conservative force.
+        """Makes the problem of a Lagrangian L(t, q, v, args) -> (), quadratic in v,
+        plus an optional non-conservative force.
 
-        The mass matrix is M = d2L/dv2 and the force g = dL/dq minus the rate of dL/dv at constant v: Coriolis, centrifugal and explicit time terms
-        come from automatic differentiation. Energy is v . dL/dv - L. L must be quadratic in v, with a mass matrix that does not depend on time; both
-        are checked when a motion starts. ``naming``: coordinates, contacts, units, joint_names; joints, switches, reset, slip, friction and
-        static_friction.
+        The mass matrix is M = d2L/dv2 and the force g = dL/dq minus the rate of dL/dv at constant v: Coriolis,
+        centrifugal and explicit time terms come from automatic differentiation. Energy is v . dL/dv - L. L must be
+        quadratic in v, with a mass matrix that does not depend on time; both are checked when a motion starts.
+        ``naming``: coordinates, contacts, units, joint_names; joints, switches, reset, slip,
+        friction and static_friction.
         """
 
         recorded_lagrangian = replay_jaxpr(lagrangian)
@@ -457,9 +477,11 @@ class Problem(metaclass=Named):
         energy: Energy | None = None,
         **naming: Any,
     ) -> Problem:
-        """Makes the problem of a force f(t, q, p, args) that is stated in the momentum p = M(q) v (Paoli-Schatzman 1999, (1.1)).
+        """Makes the problem of a force f(t, q, p, args) that is stated in the momentum p = M(q) v
+        (Paoli-Schatzman 1999, (1.1)).
 
-        ``naming``: coordinates, contacts, units, joint_names; joints, switches, reset, slip, friction and static_friction.
+        ``naming``: coordinates, contacts, units, joint_names; joints, switches, reset, slip,
+        friction and static_friction.
         """
 
         given = mass
@@ -481,5 +503,6 @@ def _value_of(function: Any, *operands: Any) -> Any:
 
 
 def mass_times(mass: Any, v: Array) -> Array:
-    """Returns M v, for a mass given as None, a scalar, a (d,) diagonal, a (d, d) matrix or diagonal blocks (N, D, D)."""
+    """Returns M v, for a mass given as None, a scalar, a (d,) diagonal,
+    a (d, d) matrix or diagonal blocks (N, D, D)."""
     return mass_of(mass, v.dtype).times(v)

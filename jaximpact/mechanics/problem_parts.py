@@ -24,7 +24,8 @@ FILES = ("from_mjcf", "from_urdf", "from_xml")  # names under which other tools 
 
 
 class Named(type):
-    """Metaclass of `Problem`: says in an AttributeError for ``Problem.from_urdf`` and the like what reads files of robots."""
+    """Metaclass of `Problem`: says in an AttributeError for ``Problem.from_urdf`` and the like
+    what reads files of robots."""
 
     if not TYPE_CHECKING:  # a type checker is to find names that do not exist
 
@@ -33,14 +34,16 @@ class Named(type):
 
 
 def missing(whose: str, name: str) -> str:
-    """Returns the message of the AttributeError for an attribute ``name`` that the class or module ``whose`` does not have."""
+    """Returns the message of the AttributeError for an attribute ``name`` that the class or
+    module ``whose`` does not have."""
     if name not in FILES:
         return f"{whose} has no attribute {name!r}"
-    return f"{name}: files of robots, MJCF and URDF, are read by jaximpact.spatial.from_mjcf(path), which makes a System; docs/howto/robots.md"
+    return f"{name}: files of robots, MJCF and URDF, are read by jaximpact.spatial.from_mjcf(path), which makes a System; docs/howto/robots.md"  # noqa: E501
 
 
 def check_function(value: Any, must: str, optional: bool = True) -> None:
-    """Raises TypeError, saying what the value ``must`` be, unless it is a function, or None where it is ``optional``."""
+    """Raises TypeError, saying what the value ``must`` be, unless it is a function,
+    or None where it is ``optional``."""
     if not callable(value) and not (optional and value is None):
         raise TypeError(f"{must}, got {type(value).__name__}")
 
@@ -57,20 +60,23 @@ def slip_of_bodies(bodies: OfBodies, slip: Any) -> Slips | None:
     """Returns the slip function that the bodies define; raises ValueError if another ``slip`` is given."""
     if slip is not None:
         raise ValueError(
-            "slip: bodies of jaximpact.bodies state it for each pair, Bodies(slip=...); disks and spheres do so themselves"
+            "slip: bodies of jaximpact.bodies state it for each pair, Bodies(slip=...); disks and spheres do so "
+            "themselves"
         )
     return bodies.slips
 
 
 def check_friction(slip: Any, friction: Any, static_friction: Any, constraints: Any) -> None:
-    """Raises TypeError or ValueError for coefficients of friction that are texts, friction without ``slip`` or ``slip`` without friction."""
+    """Raises TypeError or ValueError for coefficients of friction that are texts,
+    friction without ``slip`` or ``slip`` without friction."""
     check_function(slip, "slip must be a function slip(t, q, v, args) -> (m,) or (m, 2), or None")
     whose = "lambda t, q, v, args: (m,), or (m, 2) in space"
     if isinstance(constraints, OfBodies):
         whose = "(q_i, q_j, v_i, v_j, a_i, a_j) -> (k,) of two bodies to Bodies, or friction to bodies.disks"
     if isinstance(OfSpeed.or_as_given(static_friction), OfSpeed):
         raise TypeError(
-            "static_friction is of contacts at rest, a number or a function of args: let friction(s, args) depend on the slip speeds s"
+            "static_friction is of contacts at rest, a number or a function of args: let friction(s, args) depend on "
+            "the slip speeds s"
         )
     for name, given in (("friction", friction), ("static_friction", static_friction)):
         if isinstance(given, str):

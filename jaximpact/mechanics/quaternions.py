@@ -1,4 +1,5 @@
-"""Quaternions among the coordinates, of which force, mass and gaps see p/|p| only: their lengths say nothing, and p and -p are one orientation."""
+"""Quaternions among the coordinates, of which force, mass and gaps see p/|p| only: their lengths say nothing, and p
+and -p are one orientation."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ def of_length_one(places: tuple[int, ...], q: Array, v: Array) -> tuple[Array, A
 
 
 def signs(places: tuple[int, ...], q: Array, to: Array) -> Array:
-    """Returns factors 1 or -1 (d,) by which the quaternions of ``to`` (d,), and their rates, are on the side of those of q (d,)."""
+    """Returns factors 1 or -1 (d,) by which the quaternions of ``to`` (d,), and their rates,
+    are on the side of those of q (d,)."""
     found = jnp.ones_like(q)
     for i in places:
         found = found.at[i : i + 4].set(jnp.where(q[i : i + 4] @ to[i : i + 4] < 0, -1, 1))

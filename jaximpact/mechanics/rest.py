@@ -2,10 +2,11 @@
 
 References:
     T.-T. Ng, Input parameters of discrete element methods, J. Eng. Mech. 132 (2006): the index of unbalanced forces.
-    C. S. O'Hern, L. E. Silbert, A. J. Liu, S. R. Nagel, Jamming at zero temperature and zero applied stress, Phys. Rev. E 68, 011306 (2003):
+    C. S. O'Hern, L. E. Silbert, A. J. Liu, S. R. Nagel, Jamming at zero temperature and zero applied stress, Phys. Rev.
+    E 68, 011306 (2003):
         rattlers.
-    C. P. Goodrich, A. J. Liu, S. R. Nagel, Finite-size scaling at the jamming transition, Phys. Rev. Lett. 109, 095704 (2012): how many contacts
-    a periodic packing has at least.
+    C. P. Goodrich, A. J. Liu, S. R. Nagel, Finite-size scaling at the jamming transition, Phys. Rev. Lett. 109, 095704
+    (2012): how many contacts a periodic packing has at least.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ LEAST = 1e-3  # fraction of the mean impulse below which contacts do not count
 
 
 class Watch(NamedTuple):
-    """Carry of a test for rest over the steps: ``since`` (), the time from which on the motion has been at rest, infinity while it is not; and
-    ``pull`` (), the largest acceleration without contact forces so far."""
+    """Carry of a test for rest over the steps: ``since`` (), the time from which on the motion has been at rest,
+    infinity while it is not; and ``pull`` (), the largest acceleration without contact forces so far."""
 
     since: Array
     pull: Array
@@ -44,7 +45,8 @@ class Watch(NamedTuple):
 
 @dataclass(frozen=True)
 class AtRest:
-    """Condition of `Until.at_rest`: for a ``time`` nothing has been faster than ``speed``, nor had an acceleration above ``speed``/``time``."""
+    """Condition of `Until.at_rest`: for a ``time`` nothing has been faster than ``speed``, nor had an acceleration
+    above ``speed``/``time``."""
 
     speed: float
     time: float | None = None
@@ -63,7 +65,8 @@ class AtRest:
     def after(
         self, problem: Problem, motion: Motion, watch: Watch, old: Any, new: Any, row: Any, status: Array
     ) -> tuple[Watch, Array]:
-        """Updates the carry ``watch`` after a step from the state ``old`` to ``new``, and tests whether the motion ends with that step, ().
+        """Updates the carry ``watch`` after a step from the state ``old`` to ``new``,
+        and tests whether the motion ends with that step, ().
 
         ``row``, ``status``: the row and the status bits of the step, which `Jammed` uses.
         """
@@ -84,7 +87,8 @@ class AtRest:
 
 @dataclass(frozen=True)
 class Jammed:
-    """Condition that contact forces balance each other, at as many contacts as are needed to hold all bodies but rattlers: see `Until.jammed`."""
+    """Condition that contact forces balance each other, at as many contacts as are needed to hold all bodies but
+    rattlers: see `Until.jammed`."""
 
     balance: float = 1e-2
     needed: int | None = None
@@ -101,7 +105,8 @@ class Jammed:
         """Raises ValueError unless near pairs of bodies are listed."""
         if not problem.listed:
             raise ValueError(
-                "until=Until.jammed(...) looks at bodies whose near pairs are listed: state them by jaximpact.bodies, with lists=True if they are few"
+                "until=Until.jammed(...) looks at bodies whose near pairs are listed: state them by jaximpact.bodies, "
+                "with lists=True if they are few"
             )
 
     def after(
@@ -109,8 +114,9 @@ class Jammed:
     ) -> tuple[Watch, Array]:
         """Returns the ``watch`` unchanged, and whether the bodies are jammed by the impulses of this step, ().
 
-        The bodies are jammed if the contact impulses on each of them cancel, up to ``balance``, and there are at least as many contacts as the
-        equilibrium of the bodies that are held needs. A row of listed bodies holds the impulses of its step only, not their sum so far.
+        The bodies are jammed if the contact impulses on each of them cancel, up to ``balance``, and there are at least
+        as many contacts as the equilibrium of the bodies that are held needs. A row of listed bodies holds the impulses
+        of its step only, not their sum so far.
         """
         bodies: Any = problem.between
         count, space = bodies.number, bodies.positions(new.q).shape[1]
@@ -136,9 +142,11 @@ class Jammed:
 
 
 def backbone(ends: Array, pushes: Array, count: int, needed: int, pending: Array) -> tuple[Array, Array]:
-    """Finds the bodies that are held by their contacts, all bodies but rattlers: the mask (N,) of these, and the number () of contacts among them.
+    """Finds the bodies that are held by their contacts, all bodies but rattlers: the mask (N,) of these, and the number
+    () of contacts among them.
 
-    It is the largest set of bodies each of which has at least ``needed`` pushing contacts with bodies of the set, or with walls.
+    It is the largest set of bodies each of which has at least ``needed`` pushing contacts with bodies of the set,
+    or with walls.
 
     Args:
         ends: numbers (m, 2) of the two bodies of each contact, negative for a wall.
@@ -164,7 +172,8 @@ def backbone(ends: Array, pushes: Array, count: int, needed: int, pending: Array
 
 
 def speeds(problem: Problem, metric: Metric, v: Array) -> Array:
-    """Returns the speeds (N,) of bodies, by their kinetic energy, rotation included; for other problems those of the coordinates, |v| (d,)."""
+    """Returns the speeds (N,) of bodies, by their kinetic energy, rotation included; for other problems those of the
+    coordinates, |v| (d,)."""
     bodies: Any = problem.between
     if bodies is None:
         return jnp.abs(v)

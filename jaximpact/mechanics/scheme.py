@@ -1,4 +1,5 @@
-"""Interface of a scheme: `init` and `step`, pure functions of the arrays of one motion; and helpers that schemes share."""
+"""Interface of a scheme: `init` and `step`, pure functions of the arrays of one motion;
+and helpers that schemes share."""
 
 from __future__ import annotations
 
@@ -33,11 +34,13 @@ class State(NamedTuple):
     """State between steps: step number n (t = t0 + n h), position q (d,), and velocity v (d,) over the last step.
 
     Attributes:
-        low: rounding remainder of the compensated sum q (d,), kept in precisions below float64, where a step may be smaller than the
-            resolution of q; None in float64.
-        lasting: mask (m,) of contacts that the next step treats as active whatever their gaps; None for schemes that select by gaps only.
+        low: rounding remainder of the compensated sum q (d,), kept in precisions below float64, where a step may be
+            smaller than the resolution of q; None in float64.
+        lasting: mask (m,) of contacts that the next step treats as active whatever their gaps;
+            None for schemes that select by gaps only.
         joints: whether any two gaps may be opposite sides of one bilateral constraint, as f >= 0 and -f >= 0 are, ().
-        friction: modes and impulses of the contacts in the previous step; None unless static friction, whose law needs them.
+        friction: modes and impulses of the contacts in the previous step; None unless static friction,
+            whose law needs them.
     """
 
     n: Array
@@ -54,23 +57,27 @@ class State(NamedTuple):
         return cls(jnp.zeros((), jnp.int32), motion.q0, motion.v0, zero_remainder(motion.q0), lasting, joints)
 
     def relisted(self, moved: Callable[[Array], Array]) -> State:
-        """Returns the state for a rebuilt neighbour list; ``moved`` maps arrays of contacts (m,) from the old slots to the new ones."""
+        """Returns the state for a rebuilt neighbour list; ``moved`` maps arrays of contacts (m,) from the
+        old slots to the new ones."""
         lasting, friction = jax.tree.map(moved, (self.lasting, self.friction))
         return self._replace(lasting=lasting, friction=friction)
 
     def moved(self, shift: Array, v: Array, lasting: Array | None = None) -> State:
-        """Returns the next state: displaced by ``shift`` (d,), with velocity v; the sum is compensated in precisions below float64."""
+        """Returns the next state: displaced by ``shift`` (d,), with velocity v;
+        the sum is compensated in precisions below float64."""
         q, low = add_compensated(self.q, shift, self.low)
         return self._replace(n=self.n + 1, q=q, v=v, low=low, lasting=lasting)
 
 
 def zero_remainder(q: Array) -> Array | None:
-    """Returns the initial rounding remainder of a position (d,); None in float64, where the sum of displacements is not compensated."""
+    """Returns the initial rounding remainder of a position (d,); None in float64,
+    where the sum of displacements is not compensated."""
     return None if q.dtype == jnp.float64 else jnp.zeros_like(q)
 
 
 def add_compensated(q: Array, shift: Array, low: Array | None) -> tuple[Array, Array | None]:
-    """Returns q + shift and its new rounding remainder, given the previous remainder ``low`` (Kahan's compensated sum)."""
+    """Returns q + shift and its new rounding remainder, given the previous remainder ``low``
+    (Kahan's compensated sum)."""
     if low is None:
         return q + shift, None
     shift = shift + low
@@ -79,7 +86,8 @@ def add_compensated(q: Array, shift: Array, low: Array | None) -> tuple[Array, A
 
 
 class JointInfo(NamedTuple):
-    """Report of one step on the joints c(t, q) = 0: their ``impulse`` (j,) in the step, and the ``residual`` |c| (j,) at its end."""
+    """Report of one step on the joints c(t, q) = 0: their ``impulse`` (j,) in the step,
+    and the ``residual`` |c| (j,) at its end."""
 
     impulse: Array
     residual: Array
@@ -97,8 +105,9 @@ class JointInfo(NamedTuple):
 
 
 class Step(NamedTuple):
-    """Constant inputs of one step of a ``scheme`` that locates events: problem, contact law and motion; the time ``start`` () at which the step
-    begins and its ``length`` (); and the ``pieces`` of a force that jumps (`pieces.Pieces`), None where it is smooth."""
+    """Constant inputs of one step of a ``scheme`` that locates events: problem, contact law and motion; the time
+    ``start`` () at which the step begins and its ``length`` (); and the ``pieces`` of a force that jumps
+    (`pieces.Pieces`), None where it is smooth."""
 
     scheme: Any
     problem: Problem
@@ -112,12 +121,13 @@ class Step(NamedTuple):
 class Info(NamedTuple):
     """Report of one step, from which the saved rows and the `Account` of the motion are made.
 
-    ``z`` admissible position (d,), ``chord`` (q_new - q_old)/h (d,), ``impulse`` (m,) of the contacts in the step, ``acts`` () whether a
-    contact has an impulse or, in a free step, would have one; KKT ``residual`` [velocity], solver's ``iterations``, ``status`` bits; the
-    reports on ``joints`` and on ``friction``; the estimated ``error`` () of the step in units of the tolerance, from schemes
-    that estimate it (`Traits.tells_error`), else None; ``remark`` bits () of a free step, which do not make it invalid as those of ``status`` do, or None;
-    the time ``ended`` () at which a step that did not reach its end failed, NaN for others, and the number ``near`` () of the event that it met last
-    (`status.event_name`), or None.
+    ``z`` admissible position (d,), ``chord`` (q_new - q_old)/h (d,), ``impulse`` (m,) of the contacts in the step,
+    ``acts`` () whether a contact has an impulse or, in a free step, would have one; KKT ``residual`` [velocity],
+    solver's ``iterations``, ``status`` bits; the reports on ``joints`` and on ``friction``; the estimated ``error`` ()
+    of the step in units of the tolerance, from schemes that estimate it (`Traits.tells_error`), else None; ``remark``
+    bits () of a free step, which do not make it invalid as those of ``status`` do, or None; the time ``ended`` () at
+    which a step that did not reach its end failed, NaN for others, and the number ``near`` () of the event that it met
+    last (`status.event_name`), or None.
     """
 
     z: Array
@@ -136,7 +146,8 @@ class Info(NamedTuple):
 
     @classmethod
     def of(cls, found: Reaction, metric: Metric, z: Array, chord: Array, e: Any) -> Info:
-        """Makes the info of a step from ``found``, the reaction of its contact law with restitution ``e``; adds the status of the mass matrix.
+        """Makes the info of a step from ``found``, the reaction of its contact law with restitution ``e``; adds the
+        status of the mass matrix.
 
         ``z``, ``chord`` (d,): as in the class.
         """
@@ -158,7 +169,8 @@ class Info(NamedTuple):
 
     @classmethod
     def none(cls, q: Array, v: Array, m: int, friction: FrictionInfo | None = None) -> Info:
-        """Makes the info of m contacts without impulses, with z = q and chord = v: that of `Scheme.init`, which makes no step.
+        """Makes the info of m contacts without impulses, with z = q and chord = v: that of `Scheme.init`,
+        which makes no step.
 
         ``friction``: by default that of contacts that do not rub.
         """
@@ -174,30 +186,37 @@ class Traits(NamedTuple):
 
     Attributes:
         steps: number of steps over which an impact is spread, 1 or 2.
-        phase: ``phase(e)`` in [0, 1], the fraction of the first of these steps at which the derivative of an impact with restitution e is taken.
-        delay: ``delay(e)``, (ahead, behind): by how many steps at most an impact with restitution e leaves the scheme ahead of the exact motion,
-            and behind it.
+        phase: ``phase(e)`` in [0, 1], the fraction of the first of these steps at which the derivative of an impact
+            with restitution e is taken.
+        delay: ``delay(e)``, (ahead, behind): by how many steps at most an impact with restitution e leaves the scheme
+            ahead of the exact motion, and behind it.
         lag: by how many steps a velocity lags behind the end of its step.
-        locates: whether impacts are located within a step. The plain derivative of the scheme is then that of the motion, `Scheme.step` and
-            `Scheme.free_step` take a time ``length`` in (0, h] after which to end, and the state holds the time of the ``latest`` impact,
-            to the scheme's `resolution`. Position and velocity of a row are those at its time: interpolation and tables of impacts take them so.
-        order: order of convergence of positions across impacts; None where a tolerance sets their error and h only spaces the rows.
-        restitution: the coefficients that are covered: "each", one for all contacts or one for each; "one"; "none", e = 0.
-        approach: whether restitution may be a function of the approach speed (`Problem.restitution_at`); otherwise such a problem is refused.
+        locates: whether impacts are located within a step. The plain derivative of the scheme is then that of the
+            motion, `Scheme.step` and `Scheme.free_step` take a time ``length`` in (0, h] after which to end, and the
+            state holds the time of the ``latest`` impact, to the scheme's `resolution`. Position and velocity of a row
+            are those at its time: interpolation and tables of impacts take them so.
+        order: order of convergence of positions across impacts; None where a tolerance sets their
+            error and h only spaces the rows.
+        restitution: the coefficients that are covered: "each", one for all contacts or one for each; "one"; "none",
+            e = 0.
+        approach: whether restitution may be a function of the approach speed (`Problem.restitution_at`);
+            otherwise such a problem is refused.
         impact_laws: whether the scheme asks the problem's `ImpactLaw`; otherwise only Newton's is taken.
         explicit: fraction of the force that is explicit in q, which gives a step a stability bound; 0 for none.
         damping: whether the force is explicit in the velocity too.
-        lists: whether a step works with the contacts of a neighbour list (`jaximpact.bodies`), which have no (m, m) matrices; its state is
-            then a `State`.
+        lists: whether a step works with the contacts of a neighbour list (`jaximpact.bodies`), which have no (m, m)
+            matrices; its state is then a `State`.
         reverse: whether reverse-mode differentiation goes through a step.
         tells_jumps: whether a step itself sets DERIVATIVE_JUMP.
         tells_error: whether a step estimates its error, `Info.error`; the sum over all steps is `Solution.error`.
-        friction: directions of slip at a contact up to which steps include friction, 1 in the plane and 2 in space, 0 for none; more are refused.
+        friction: directions of slip at a contact up to which steps include friction, 1 in the plane and 2 in space, 0
+            for none; more are refused.
         joints: whether steps satisfy the problem's joints; otherwise a problem with joints is refused.
         kinks: whether kinks of joints and jumps of slip velocities are located.
-        resets: whether the state is reset where the motion crosses a surface that the problem states; otherwise a ``reset`` is refused.
-        tangent: the scheme whose step is differentiated for ``sensitivity="corrected"``, with the same values and a derivative that is as
-            accurate and costs less. By default the scheme itself.
+        resets: whether the state is reset where the motion crosses a surface that the problem states;
+            otherwise a ``reset`` is refused.
+        tangent: the scheme whose step is differentiated for ``sensitivity="corrected"``, with the same values and a
+            derivative that is as accurate and costs less. By default the scheme itself.
     """
 
     steps: int = 1
@@ -225,13 +244,15 @@ class Traits(NamedTuple):
 class Scheme(abc.ABC):
     """Base class of schemes: a new one must define `init` and `step`, and may define `free_step`, `traits` and `check`.
 
-    Both are pure functions of the arrays of one motion, in float64 and float32. A step gets its impulses from the contact law that it is
-    given, so that the same `step` makes contact steps, free steps and the steps that are differentiated.
+    Both are pure functions of the arrays of one motion, in float64 and float32. A step gets its impulses from the
+    contact law that it is given, so that the same `step` makes contact steps,
+    free steps and the steps that are differentiated.
     """
 
     @abc.abstractmethod
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[State, Info]:
-        """Makes the state at n = 0 from initial data whose velocity is admissible (`simulation.motion_loop.start` projects it)."""
+        """Makes the state at n = 0 from initial data whose velocity is admissible
+        (`simulation.motion_loop.start` projects it)."""
 
     @abc.abstractmethod
     def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: State) -> tuple[State, Info]:
@@ -247,34 +268,40 @@ class Scheme(abc.ABC):
         return Traits()
 
     def beside(self, velocity: Array) -> Scheme:
-        """Returns a copy for a step whose new ``velocity`` (d,) is already known, so that iterations of the step may start from it."""
+        """Returns a copy for a step whose new ``velocity`` (d,) is already known,
+        so that iterations of the step may start from it."""
         return self
 
     def resolution(self, motion: Motion) -> Array:
-        """Bounds the error () of the times of located impacts; a derivative at t1 is not to be trusted within that time of an impact."""
+        """Bounds the error () of the times of located impacts; a derivative at t1 is not to be trusted
+        within that time of an impact."""
         return motion.h
 
     def time_errors(self, motion: Motion, state: Any, contacts: Contacts, speed: Array) -> Array:
-        """Bounds the errors (m,) of the times at which ``contacts`` meet at gap velocities ``speed`` (m,) near a state; by default the `resolution`."""
+        """Bounds the errors (m,) of the times at which ``contacts`` meet at gap velocities ``speed`` (m,) near a state;
+        by default the `resolution`."""
         return jnp.broadcast_to(self.resolution(motion), speed.shape)
 
     def on_piece(self, problem: Problem, motion: Motion, state: Any) -> Problem:
-        """Returns the problem with its functions on the sides of their switches on which a state is, for schemes that locate crossings."""
+        """Returns the problem with its functions on the sides of their switches on which a state is,
+        for schemes that locate crossings."""
         return problem
 
     def for_values(self) -> Scheme:
-        """Returns the scheme for runs without derivatives or status bits about them: the same values by fewer operations."""
+        """Returns the scheme for runs without derivatives or status bits about them:
+        the same values by fewer operations."""
         return self
 
     def observing(self, impacts: int, until: Any, kinds: tuple[str, ...]) -> Scheme:
-        """Returns the scheme that also records the first ``impacts``, events of some ``kinds``, in its state (`impact_record`) and ends where ``until`` says
-        (`stops`).
+        """Returns the scheme that also records the first ``impacts``, events of some ``kinds``, in its state
+        (`impact_record`) and ends where ``until`` says (`stops`).
 
         Raises ValueError if the scheme cannot.
         """
         wanted = "save=Events(impacts=...)" if impacts else "until=..."
         raise ValueError(
-            f"{wanted}: {type(self).__name__} does not locate events to the accuracy of its rows; give scheme=EventDriven()"
+            f"{wanted}: {type(self).__name__} does not locate events to the accuracy of its rows; give "
+            "scheme=EventDriven()"
         )
 
     def check(self, problem: Problem, e: Any, m: int) -> None:
@@ -285,7 +312,8 @@ class Scheme(abc.ABC):
         name, covered = type(self).__name__, self.traits.restitution
         if covered == "none" and not is_traced(e) and np.any(np.asarray(e) != 0):
             raise ValueError(
-                f"restitution is {np.max(np.asarray(e)):g}, but {name} treats inelastic impacts only: set it to 0, or use "
+                f"restitution is {np.max(np.asarray(e)):g}, but {name} treats inelastic impacts only: set it to 0, or "
+                "use "
                 "PaoliSchatzman or MoreauJean"
             )
         if not self.traits.impact_laws and covered != "none":
@@ -296,7 +324,8 @@ class Scheme(abc.ABC):
             require_newton(problem.impact_law, "friction of listed bodies (one dense function of gaps takes any)")
         if covered == "one" and jnp.ndim(e) > 0:
             raise ValueError(
-                f"restitution must be one number for {name} (the theory has one coefficient for all contacts); use MoreauJean "
+                f"restitution must be one number for {name} (the theory has one coefficient for all contacts); use "
+                "MoreauJean "
                 "for one per contact"
             )
         if jnp.ndim(e) > 0 and jnp.shape(e) != (m,):
@@ -329,7 +358,8 @@ class Timing(NamedTuple):
         scheme: the name of the scheme's class, for messages.
         velocity_lag: by how many steps velocities lag.
         rebounds: whether an impact takes two steps.
-        locates: whether impacts are located, so that a row has the position and the velocity of its own time (`Traits.locates`).
+        locates: whether impacts are located, so that a row has the position and the velocity of
+            its own time (`Traits.locates`).
         by_tolerance: whether a tolerance sets the error, whatever the distance of the rows (``Traits.order`` is None).
     """
 
@@ -351,13 +381,15 @@ class Timing(NamedTuple):
 
 
 def time_of(motion: Motion, state: Any) -> Array:
-    """Returns the time () of a state: that of its step, or the time at which the motion has stopped, if that is earlier."""
+    """Returns the time () of a state: that of its step, or the time at which the motion has stopped,
+    if that is earlier."""
     t, stop = motion.time(state.n), getattr(state, "stop", None)
     return t if stop is None else jnp.where(stop.time < t, stop.time, t)
 
 
 def time_before_start(motion: Motion) -> Array:
-    """Returns the time () three steps before the start of a motion, which stands for that of the latest impact while there was none."""
+    """Returns the time () three steps before the start of a motion, which stands for that of the latest
+    impact while there was none."""
     return lax.stop_gradient(motion.t0 - 3 * motion.h)
 
 
@@ -388,12 +420,14 @@ def gradient_status(
     acting: Array,
     args: Any,
 ) -> Array:
-    """Returns CONTACTS_NOT_SOLVED if the linearisation of a gap of the ``acting`` contacts (m,) fails over the displacement ``shift`` (d,).
+    """Returns CONTACTS_NOT_SOLVED if the linearisation of a gap of the ``acting`` contacts (m,) fails over the
+    displacement ``shift`` (d,).
 
-    It fails if its error exceeds half of the largest change that the linearised gap has over any displacement of that length: the gradient vanishes,
-    or the displacement is as long as the radius of curvature.
+    It fails if its error exceeds half of the largest change that the linearised gap has over any displacement of that
+    length: the gradient vanishes, or the displacement is as long as the radius of curvature.
     """
-    # with neighbour lists, evaluating all gaps once more would cost as much as a step; the result reports their overlaps
+    # with neighbour lists, evaluating all gaps once more would cost as much as a step; the result reports their
+    # overlaps
     if not law.solves or not problem.gaps.curves(t, q, args):
         return jnp.zeros((), jnp.int32)
     eps = 1e3 * jnp.finfo(q.dtype).eps
@@ -409,7 +443,8 @@ def gradient_status(
 def mean_acceleration(
     problem: Problem, metric: Metric, t: Array, h: Array, q: Array, v: Array, args: Any, count: int
 ) -> Array:
-    """Returns (1/h) times the integral over [t, t + h] of M^-1 g(s, q, v) ds (d,), by Gauss-Legendre quadrature with ``count`` nodes."""
+    """Returns (1/h) times the integral over [t, t + h] of M^-1 g(s, q, v) ds (d,),
+    by Gauss-Legendre quadrature with ``count`` nodes."""
     nodes, weights = np.polynomial.legendre.leggauss(count)
     force = jnp.zeros_like(q)
     for c, w in zip(nodes, weights, strict=True):

@@ -1,4 +1,5 @@
-"""A problem restricted to some of its contacts, at the cost of these only if the jaxpr of the gaps can be evaluated row by row."""
+"""A problem restricted to some of its contacts, at the cost of these only if the jaxpr of the gaps
+can be evaluated row by row."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from jax.typing import ArrayLike
 
 
 class SomeSlips(abc.ABC):
-    """Slip velocities of some contacts on a neighbour list, a function (t, q, v, args) -> (k, n) that gives its gradients itself."""
+    """Slip velocities of some contacts on a neighbour list, a function (t, q, v, args) -> (k, n) that
+    gives its gradients itself."""
 
     @abc.abstractmethod
     def __call__(self, t: ArrayLike, q: Array, v: Array, args: Any) -> Array: ...
@@ -23,7 +25,8 @@ class SomeSlips(abc.ABC):
 
 
 def with_contacts(problem: Any, rows: Array, number: int) -> Any:
-    """Returns the problem with the contacts ``rows`` (k,) of its ``number`` contacts only; those of a neighbour list are then dense constraints.
+    """Returns the problem with the contacts ``rows`` (k,) of its ``number`` contacts only; those of a neighbour list
+    are then dense constraints.
 
     The result holds traced rows, so that no program made from it may be cached.
     """
@@ -31,7 +34,8 @@ def with_contacts(problem: Any, rows: Array, number: int) -> Any:
 
 
 def rows_that_matter(matters: Array, gap: Array, size: int) -> tuple[Array, Array]:
-    """Selects ``size`` contacts, in ascending order: all of ``matters`` (m,), and then those with the smallest gaps |``gap``| (m,).
+    """Selects ``size`` contacts, in ascending order: all of ``matters`` (m,),
+    and then those with the smallest gaps |``gap``| (m,).
 
     Also returns whether all that matter are selected, ().
     """
@@ -51,9 +55,11 @@ def look_at_those_that_matter(
     look: Callable[[Array | None], Any],
     keep: Callable[[Any], Any] = lambda chosen: chosen,
 ) -> Any:
-    """Returns ``look(rows)`` of as few contacts, by ascending ``sizes``, as hold all that matter (m,); of all of them, ``look(None)``, if none does.
+    """Returns ``look(rows)`` of as few contacts, by ascending ``sizes``, as hold all that matter (m,); of all of them,
+    ``look(None)``, if none does.
 
-    ``gap``: gaps (m,), by which the others are taken; ``keep``: function through which each choice goes, such as `remember`.
+    ``gap``: gaps (m,), by which the others are taken; ``keep``: function through which each choice goes,
+    such as `remember`.
     """
     if not sizes or sizes[0] >= len(gap):
         return look(None)

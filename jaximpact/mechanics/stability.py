@@ -14,7 +14,8 @@ from .motion import Motion
 from .problem import Problem
 from .scheme import SLIGHT, State, Traits
 
-STABLE = 4.04  # h^2 K + 2 h C up to which an explicit step counts as stable: 4, and a margin for motions exactly at the bound
+# h^2 K + 2 h C up to which an explicit step counts as stable: 4, and a margin for motions exactly at the bound
+STABLE = 4.04
 SOME = 200  # steps over which the mean force is added up for that speed
 
 
@@ -39,13 +40,14 @@ class Jump(NamedTuple):
         before: tuple[Array, Array],
         after: tuple[Array, Array],
     ) -> Jump | None:
-        """Finds the largest jump of the force between (q, v) ``before`` and ``after`` at time t; None (decided at trace time) if the force has no
-        switch.
+        """Finds the largest jump of the force between (q, v) ``before`` and ``after`` at time t; None (decided at trace
+        time) if the force has no switch.
 
-        It leaves out other jumps, so that `unstable` still counts a force that approximates a stiff spring by many small jumps as stiff. Neither
-        state may lie on a border, where sign(0) = 0 belongs to neither side. The jump is resolved if the velocity that it gives in a step, h times
-        the jump in the kinetic metric, is small compared with the speed of the motion, or with the velocity that the mean of the forces on both sides
-        gives in ``SOME`` steps: its effect then has an error of first order.
+        It leaves out other jumps, so that `unstable` still counts a force that approximates a stiff spring by many
+        small jumps as stiff. Neither state may lie on a border, where sign(0) = 0 belongs to neither side. The jump is
+        resolved if the velocity that it gives in a step, h times the jump in the kinetic metric, is small compared with
+        the speed of the motion, or with the velocity that the mean of the forces on both sides gives in ``SOME`` steps:
+        its effect then has an error of first order.
         """
         switches = state_switches(problem, t, *before, motion.args)
         if switches is None:
@@ -61,9 +63,11 @@ class Jump(NamedTuple):
     def along(
         cls, problem: Problem, metric: Metric, motion: Motion, t: Array, point: Callable, v: Array, w: Array
     ) -> Jump:
-        """Finds the jump of the force, as `between`, near the states of two velocities v, w (d,); ``point`` maps a velocity to its state (q, v).
+        """Finds the jump of the force, as `between`, near the states of two velocities v, w (d,); ``point`` maps a
+        velocity to its state (q, v).
 
-        So that neither end lies on a border, the search goes beyond both states, from ``point(2 v - w)`` to ``point(2 w - v)``.
+        So that neither end lies on a border, the search goes beyond both states,
+        from ``point(2 v - w)`` to ``point(2 w - v)``.
         """
         found = cls.between(problem, metric, motion, t, point(2 * v - w), point(2 * w - v))
         assert found is not None
@@ -71,7 +75,8 @@ class Jump(NamedTuple):
 
 
 def state_switches(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> Switches | None:
-    """Finds the switches of the force that depend on position or velocity, as a function of (t, q, v, args); None if there are none."""
+    """Finds the switches of the force that depend on position or velocity, as a function of (t, q, v, args);
+    None if there are none."""
     operands, marks = (t, q, v, args), (0, STATE, STATE, 0)
     return Switches.of(lambda t, q, v, args: jnp.asarray(problem.force(t, q, v, args), q.dtype), operands, marks)
 
@@ -86,11 +91,12 @@ def metric_norm(x: Array, y: Array) -> Array:
 def unstable(traits: Traits, problem: Problem, motion: Motion, state: State) -> Array:
     """Tests whether h exceeds the stability bound of an explicit force, along the present velocity, ().
 
-    An unstable solution alternates, (q, v) -> (q - h v, -v). Under that change the acceleration changes by (h K + 2 C) v, with stiffness K
-    and damping C; h times this is below 4 v in a stable step, in the kinetic metric and in every direction. A force that accelerates the
-    motion as strongly multiplies it by five in a step, which is not resolved either. Both evaluations use the same time, so that a force
-    that varies in time does not count. Nor does a jump of the force that h resolves (`Jump`). Velocities and changes within the round-off
-    of positions and forces are ignored: a body at rest has only those, and native code rounds sums differently from XLA.
+    An unstable solution alternates, (q, v) -> (q - h v, -v). Under that change the acceleration changes by (h K + 2 C)
+    v, with stiffness K and damping C; h times this is below 4 v in a stable step, in the kinetic metric and in every
+    direction. A force that accelerates the motion as strongly multiplies it by five in a step, which is not resolved
+    either. Both evaluations use the same time, so that a force that varies in time does not count. Nor does a jump of
+    the force that h resolves (`Jump`). Velocities and changes within the round-off of positions and forces are ignored:
+    a body at rest has only those, and native code rounds sums differently from XLA.
     """
     if traits.explicit <= 0:
         return jnp.zeros((), bool)

@@ -15,9 +15,12 @@ from ..switches.switches import gap_switches
 from .linearisation import Metric
 from .problem import Problem
 
-STEEP = 0.125  # fraction of the largest change of a gap over such a displacement: along a surface, or past an edge, a step changes it by less
+# fraction of the largest change of a gap over such a displacement: along a surface, or past an edge, a step changes it
+# by less
+STEEP = 0.125
 APART = 0.5  # cosine between the normals at the ends of a step, below which they point apart: 60 degrees
-# the same at an impact: from 18 degrees on, half a radius of a disk, the directions of rebounds are off by half a radian (PaoliSchatzman)
+# the same at an impact: from 18 degrees on, half a radius of a disk, the directions of rebounds are off by half a
+# radian (PaoliSchatzman)
 TURNED = 0.95
 PLACES = 4  # points tested along a step
 MANY = 32  # number of contacts above which normals are computed only for those that may matter,
@@ -28,7 +31,8 @@ ROUNDING = 1e3  # units of rounding of the gaps
 class StepPath(NamedTuple):
     """Path of a step: time t and duration h (), start q and displacement ``shift`` (d,), and args.
 
-    It is straight, or, with ``bend`` (d,), the parabola q + s shift + s (1 - s) bend for the fraction s in [0, 1] of the step.
+    It is straight, or, with ``bend`` (d,), the parabola q + s shift + s (1 - s) bend for the fraction s in [0,
+    1] of the step.
     """
 
     t: Array
@@ -48,7 +52,8 @@ class StepPath(NamedTuple):
 
 
 def looks_for_tunnelling(problem: Problem, t: Array, q: Array, args: Any) -> bool:
-    """Tests whether steps are to be checked for tunnelling: whether a gap could close and open again on a straight path.
+    """Tests whether steps are to be checked for tunnelling: whether a gap could close and
+    open again on a straight path.
 
     False where all gaps are affine, and for listed bodies, whose displacement in a step is limited.
     """
@@ -56,8 +61,8 @@ def looks_for_tunnelling(problem: Problem, t: Array, q: Array, args: Any) -> boo
 
 
 def may_tunnel(problem: Problem, path: StepPath) -> Array:
-    """Tests whether a gap, linearised at the start of a step, closes within it, (): a necessary condition for tunnelling through a convex
-    obstacle."""
+    """Tests whether a gap, linearised at the start of a step, closes within it, (): a necessary condition for
+    tunnelling through a convex obstacle."""
     t, h, q, shift, args, bend = path
     after = lambda h, shift: sum(jax.jvp(lambda t, q: problem.gaps(t, q, args), (t, q), (h, shift)))
     closes = after(h, shift) < 0
@@ -68,12 +73,14 @@ def may_tunnel(problem: Problem, path: StepPath) -> Array:
 
 
 def loses_the_gap(problem: Problem, path: StepPath, acting: Array) -> Array:
-    """Tests whether a gap is not resolved along the ``path`` of a step, (), in which contacts ``acting`` (m,) had impulses.
+    """Tests whether a gap is not resolved along the ``path`` of a step, (),
+    in which contacts ``acting`` (m,) had impulses.
 
-    This has two causes. Either the step leads through an obstacle: a gap falls steeply at its start, rises steeply at its end, the normals there
-    point apart, and the gap is negative between. The gap is evaluated alternately at the minimum of a gap with a corner, where its tangents at both
-    ends intersect, and at that of a parabola, where a linear gap velocity vanishes; of several gaps only the one whose tangents intersect lowest. Or
-    the normal of a contact that acts turns so far within the step that the direction of its impulse is arbitrary.
+    This has two causes. Either the step leads through an obstacle: a gap falls steeply at its start, rises steeply at
+    its end, the normals there point apart, and the gap is negative between. The gap is evaluated alternately at the
+    minimum of a gap with a corner, where its tangents at both ends intersect, and at that of a parabola, where a linear
+    gap velocity vanishes; of several gaps only the one whose tangents intersect lowest. Or the normal of a contact that
+    acts turns so far within the step that the direction of its impulse is arbitrary.
     """
     return without_derivative(lambda operands: _loses_the_gap(problem, *operands), (path, acting))
 
@@ -97,17 +104,20 @@ def _loses_the_gap(problem: Problem, path: StepPath, acting: Array) -> Array:
         lambda: _closes_between(gaps, path, (before, falling), (after, rising), turns),
         lambda: (jnp.zeros((), bool), turns),
     )
-    # at a kink a normal turns abruptly, which is no curvature, and a body that slides over an edge cuts the corner by part of its step
+    # at a kink a normal turns abruptly, which is no curvature, and a body that slides over an edge cuts the corner by
+    # part of its step
     if kinks:
         return through & ~jnp.any(acting & which)
     return through | jnp.any(acting & turned)
 
 
 def _closes_between(gaps: Callable, path: StepPath, start: tuple, end: tuple, turns: Array) -> tuple[Array, Array]:
-    """Tests whether a gap is negative between the two ends of a step, (); also returns the mask (m,) of the one gap that was tested.
+    """Tests whether a gap is negative between the two ends of a step, ();
+    also returns the mask (m,) of the one gap that was tested.
 
-    Gaps ``turns`` (m,) fall at the start and rise at the end; of these the one is tested whose tangents at both ends intersect lowest. ``gaps``:
-    function of time and position (1 + d,); ``start``, ``end``: gaps (m,) and their derivatives by s at the ends.
+    Gaps ``turns`` (m,) fall at the start and rise at the end; of these the one is tested whose tangents at both ends
+    intersect lowest. ``gaps``: function of time and position (1 + d,); ``start``, ``end``: gaps (m,) and their
+    derivatives by s at the ends.
     """
     (before, falling), (after, rising), zero = start, end, jnp.zeros_like(path.t)
     lowest = before + falling * (rising - after + before) / jnp.where(turns, rising - falling, 1)
@@ -133,15 +143,16 @@ def _closes_between(gaps: Callable, path: StepPath, start: tuple, end: tuple, tu
 def _compare_normals(problem: Problem, path: StepPath, among: Array) -> tuple[Array, Array]:
     """Compares the normals of the contacts ``among`` (m,) at the two ends of the path; returns two masks (m,).
 
-    The first marks contacts whose normals at both ends point apart, while the path begins against the normal at its start and ends along the normal
-    at its end, as through an obstacle. The second marks contacts whose normals turn so far that one direction of impulse cannot stand for both. Many
-    contacts are treated set by set.
+    The first marks contacts whose normals at both ends point apart, while the path begins against the normal at its
+    start and ends along the normal at its end, as through an obstacle. The second marks contacts whose normals turn so
+    far that one direction of impulse cannot stand for both. Many contacts are treated set by set.
     """
     metric = Metric.at(problem, path.q, path.args, path.t)
     inner = lambda a, b: jnp.sum(a * metric.solve(b.T).T, axis=1)
 
     def normals(s: float, rows: Array | None) -> tuple[Array, Array]:
-        """Returns normals (k, d) of length 1 in the metric M^-1 at the fraction s, and the derivative (d,) of the position by s."""
+        """Returns normals (k, d) of length 1 in the metric M^-1 at the fraction s,
+        and the derivative (d,) of the position by s."""
         x, step = path.at(jnp.full_like(path.t, s))
         gradient = problem.gaps.jacobian(x[0], x[1:], path.args, rows)[1]
         length = inner(gradient, gradient)

@@ -1,8 +1,9 @@
 """Kinks and jumps of joints and slip velocities on the way of a motion that the scheme does not locate: they are told.
 
-Where a joint kinks, what it drives changes its velocity at once, and bodies that lie on that are struck or thrown. Where a slip velocity jumps, a contact
-that sticks begins to slip. Time-stepping schemes pass both to first order, though not the derivative by the time of it. `EventDriven` locates them, up to
-MAX_LEVELS of them. Else a scheme that locates events holds closed contacts as they are until an event is found, whatever its steps: that is a failure.
+Where a joint kinks, what it drives changes its velocity at once, and bodies that lie on that are struck or thrown.
+Where a slip velocity jumps, a contact that sticks begins to slip. Time-stepping schemes pass both to first order,
+though not the derivative by the time of it. `EventDriven` locates them, up to MAX_LEVELS of them. Else a scheme that
+locates events holds closed contacts as they are until an event is found, whatever its steps: that is a failure.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ OPERANDS = TIME, STATE, STATE | SPEED, DATA  # what (t, q, v, args) are
 
 
 def status_of_kinks(problem: Problem, motion: Motion, step: tuple, acts: Array, traits: Traits) -> Array | None:
-    """Returns the status bits () for kinks of joints and slip velocities in a step of a motion; None where there cannot be any.
+    """Returns the status bits () for kinks of joints and slip velocities in a step of a motion;
+    None where there cannot be any.
 
     ``step``: the scheme's states at its ends; ``acts`` (): whether a contact has an impulse; ``traits``: of the scheme.
     """
@@ -73,7 +75,8 @@ def _slips(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> Any:
 
 
 def _passes(problem: Problem, of: Callable, at: tuple, then: tuple, args: Any, reported: Mark) -> Array | None:
-    """Tests whether a switch of the function ``of`` has another side in the second state, (); None if there is no switch."""
+    """Tests whether a switch of the function ``of`` has another side in the second state, ();
+    None if there is no switch."""
     function = partial(of, problem)
     if jax.eval_shape(function, *at, args) is None:
         return None

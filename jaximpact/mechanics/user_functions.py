@@ -13,9 +13,11 @@ from ..jaxtools.shapes import shape_of_result
 
 
 def outcome(name: str, read: Callable[[Any], Any], function: Callable, *operands: Any) -> Any:
-    """Returns the shapes and dtypes of the result of a user's function; an error gives the ``name`` of the function and says how it failed.
+    """Returns the shapes and dtypes of the result of a user's function;
+    an error gives the ``name`` of the function and says how it failed.
 
-    ``read``: function applied to the result, as in `shape_of_result`; ``operands``: the arguments, args the last of them.
+    ``read``: function applied to the result, as in `shape_of_result`; ``operands``: the arguments,
+    args the last of them.
     """
     try:
         return shape_of_result(read, function, *operands)
@@ -37,7 +39,8 @@ def _shapes(operands: tuple) -> list:
 
 
 def renamed_error(what: str, error: Exception) -> Exception:
-    """Returns an error whose message begins with the text ``what``, then that of ``error``; TypeErrors keep their type, others become ValueError."""
+    """Returns an error whose message begins with the text ``what``, then that of ``error``; TypeErrors keep their type,
+    others become ValueError."""
     kind = TypeError if isinstance(error, TypeError) else ValueError
     return kind(f"{what}: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
 
@@ -53,7 +56,8 @@ def named_errors(name: str) -> Iterator[None]:
 
 @contextmanager
 def differentiable() -> Iterator[None]:
-    """Context in which jax's errors about functions that it cannot differentiate name the user's functions and the cure."""
+    """Context in which jax's errors about functions that it cannot differentiate name the
+    user's functions and the cure."""
     try:
         yield
     except (ValueError, TypeError, NotImplementedError) as error:
@@ -61,6 +65,8 @@ def differentiable() -> Iterator[None]:
         if not any(word in text for word in ("differentiat", "autodiff", "JVP")):
             raise
         raise ValueError(
-            "constraints(t, q, args), mass(q, args) and, for an implicit scheme or derivatives, force(t, q, v, args) must be functions that jax "
-            f"can differentiate, both ways (no pure_callback without a custom_jvp, custom_jvp in place of custom_vjp; lax.scan or a fori_loop of fixed length in place of lax.while_loop): {text}"
+            "constraints(t, q, args), mass(q, args) and, for an implicit scheme or derivatives, force(t, q, v, args) "
+            "must be functions that jax "
+            "can differentiate, both ways (no pure_callback without a custom_jvp, custom_jvp in place of custom_vjp; "
+            f"lax.scan or a fori_loop of fixed length in place of lax.while_loop): {text}"
         ) from error

@@ -19,9 +19,9 @@
     problem = four_bar.problem(restitution=0.6)
     q0, v0 = four_bar.start(crank=-2.0)  # the crank's angular velocity; the others follow
 
-All points are given in the plane as the system stands at the start, in metres. The coordinates of a body are its centre of mass and the angle
-by which it has turned since: ``crank.x``, ``crank.y``, ``crank.angle``. Wherever a part takes a number (a mass, a stiffness, a torque) it takes
-a function of ``args`` too, by which it can be swept and differentiated.
+All points are given in the plane as the system stands at the start, in metres. The coordinates of a body are its centre
+of mass and the angle by which it has turned since: ``crank.x``, ``crank.y``, ``crank.angle``. Wherever a part takes a
+number (a mass, a stiffness, a torque) it takes a function of ``args`` too, by which it can be swept and differentiated.
 """
 
 from .body import Body, bar, block, disk, plate

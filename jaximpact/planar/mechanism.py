@@ -1,4 +1,5 @@
-"""What systems of bodies in the plane and in space have in common: checks of bodies and parts, names, and the statement as a `Problem`."""
+"""What systems of bodies in the plane and in space have in common: checks of bodies and parts, names,
+and the statement as a `Problem`."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ Named = list[tuple[str, str]]  # names, each with its unit
 
 
 class Kinds(NamedTuple):
-    """Classes of the bodies and parts that a system takes, and words for messages: an ``example`` of bodies, what a body and a part must be."""
+    """Classes of the bodies and parts that a system takes, and words for messages: an ``example`` of bodies, what a
+    body and a part must be."""
 
     body: type[Any]
     part: Any
@@ -31,7 +33,8 @@ class Kinds(NamedTuple):
 
 
 def check_system(bodies: Any, parts: Any, kinds: Kinds) -> None:
-    """Raises TypeError or ValueError if bodies are no mapping of them by names, or if a part is none or joins what is no body."""
+    """Raises TypeError or ValueError if bodies are no mapping of them by names,
+    or if a part is none or joins what is no body."""
     if not isinstance(bodies, Mapping) or not bodies:
         raise TypeError(f"bodies must be a dict of bodies by name, {kinds.example}, got {short(bodies)}")
     for name, body in bodies.items():

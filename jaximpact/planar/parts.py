@@ -18,11 +18,13 @@ from .quantities import GROUND, Number, Point, distance_of, point_of, unit_vecto
 
 @dataclass(frozen=True)
 class Part:
-    """Something between two bodies, or a body and the ground: joint equations, gaps, or forces along coordinates of its own.
+    """Something between two bodies, or a body and the ground: joint equations, gaps,
+    or forces along coordinates of its own.
 
     Attributes:
         a, b: names of the bodies.
-        equations: for each joint equation of the part a suffix, which tells its name from those of the others, and its unit.
+        equations: for each joint equation of the part a suffix, which tells its name from those of the others,
+            and its unit.
     """
 
     equations: ClassVar[Sequence[tuple[str, str]]] = ()
@@ -47,11 +49,13 @@ class Part:
         return []
 
     def coordinates(self, pose: Pose) -> list:
-        """Quantities () at a pose, such as the length of a spring, along each of which the part exerts a generalised force."""
+        """Quantities () at a pose, such as the length of a spring, along each of which the part
+        exerts a generalised force."""
         return []
 
     def forces(self, s: Sequence, rate: Sequence, t: Any, args: Any) -> list:
-        """Generalised forces () along the part's `coordinates`, one for each; ``s``: their values; ``rate``: their time derivatives."""
+        """Generalised forces () along the part's `coordinates`, one for each; ``s``: their values; ``rate``:
+        their time derivatives."""
         return []
 
     def potential(self, s: Sequence, args: Any) -> Any:
@@ -145,7 +149,8 @@ class Rod(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class Drive(Part):
-    """A motor that prescribes how far body a has turned relative to b since the start: ``angle(t, args)`` [rad], 0 at the start."""
+    """A motor that prescribes how far body a has turned relative to b since the start: ``angle(t, args)`` [rad],
+    0 at the start."""
 
     equations = (("", "rad"),)
     angle: Callable[[Any, Any], Any]
@@ -250,7 +255,8 @@ class Wall(Part):
     Attributes:
         at, normal: a point of the wall, and the direction to the side that is free.
         radius: radius of the round end of body a, whose centre is ``point`` [m].
-        friction: Coulomb's coefficient of the contact, a number or a function of args, or of the slip speed too, ``(s, args)``; ``friction=`` of `solve` and the other calls takes its place if it is given.
+        friction: Coulomb's coefficient of the contact, a number or a function of args, or of the slip speed too,
+            ``(s, args)``; ``friction=`` of `solve` and the other calls takes its place if it is given.
         name: name of the contact.
     """
 
@@ -288,7 +294,8 @@ class Wall(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class Bumper(Part):
-    """Two round ends, one of each body: their centres, the points ``ends``, stay at least the ``distance`` [m] apart, the sum of the two radii."""
+    """Two round ends, one of each body: their centres, the points ``ends``, stay at least the ``distance`` [m] apart,
+    the sum of the two radii."""
 
     ends: tuple[Point, Point]
     distance: Number
@@ -306,7 +313,8 @@ class Bumper(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class Clearance(Part):
-    """A hinge with play: the ``ends``, centres of a journal in body a and its bearing in body b, stay within the distance ``play`` [m]."""
+    """A hinge with play: the ``ends``, centres of a journal in body a and its bearing in body b, stay within the
+    distance ``play`` [m]."""
 
     ends: tuple[Point, Point]
     play: Number

@@ -58,7 +58,8 @@ class System:
         return Pose({name: (i, body.centre) for i, (name, body) in enumerate(self.bodies)}, q)
 
     def problem(self, restitution: Any = 0.0, **options: Any) -> Problem:
-        """The `Problem`, with names of coordinates, contacts and joint equations; its functions are the same for equal systems.
+        """The `Problem`, with names of coordinates, contacts and joint equations;
+        its functions are the same for equal systems.
 
         Args:
             restitution: as in `Problem`.
@@ -86,8 +87,8 @@ class System:
         Args:
             args: parameters handed to functions.
             t0: time of the start [s].
-            spins: angular velocities of some bodies by name [rad/s]. All other velocities are those of least kinetic energy that joints allow. The
-                result can be differentiated by spins and args.
+            spins: angular velocities of some bodies by name [rad/s]. All other velocities are those of least kinetic
+                energy that joints allow. The result can be differentiated by spins and args.
 
         Raises:
             ValueError: a name is that of no body, or no velocity has these spins.

@@ -71,9 +71,9 @@ __all__ = [
 class Picture(NamedTuple):
     """How a result is drawn, in one panel or in several.
 
-    A picture with a ``size`` [inch] has one panel: ``function(result, ax, **options)`` draws on ``ax`` and returns a remark for the heading.
-    A picture without has several: ``function(result, **options)`` makes their axes and returns (axes, remark), and
-    ``main(result, ax, **options)`` draws the first panel alone on ``ax`` and returns the remark.
+    A picture with a ``size`` [inch] has one panel: ``function(result, ax, **options)`` draws on ``ax`` and returns a
+    remark for the heading. A picture without has several: ``function(result, **options)`` makes their axes and returns
+    (axes, remark), and ``main(result, ax, **options)`` draws the first panel alone on ``ax`` and returns the remark.
     """
 
     function: Callable[..., Any]
@@ -161,7 +161,7 @@ def draw(result: Any, path: str | Path | None = None, *, ax: Any = None, title: 
     Raises:
         TypeError: a result without a picture, or an option that the picture does not know. ValueError: ``ax`` together
             with ``path``; a result that holds nothing to draw. ImportError: no matplotlib.
-    """
+    """  # noqa: E501
     picture = _picture_of(result)
     if ax is not None and path is not None:
         raise ValueError("path and ax exclude each other: draw on ax, then save its figure, ax.figure.savefig(path)")
@@ -169,7 +169,8 @@ def draw(result: Any, path: str | Path | None = None, *, ax: Any = None, title: 
         raise TypeError(f"ax must be one Axes of matplotlib, got {type(ax).__name__}: of several give one, axes[0]")
     if result._is_traced():
         raise TypeError(
-            f"result: a {type(result).__name__} that is traced has no numbers to draw: call it outside of jax's transformations"
+            f"result: a {type(result).__name__} that is traced has no numbers to draw: call it outside of jax's "
+            "transformations"
         )
     _check_options(
         result, picture if ax is None or picture.main is None else picture._replace(function=picture.main), options
@@ -218,7 +219,8 @@ def _check_options(result: Any, picture: Picture, options: dict[str, Any]) -> No
 
 
 def __getattr__(name: str) -> Any:
-    """Returns `draw` for the deprecated names ``plot_motion``, ``plot_convergence`` and ``plot_ensemble``, with a warning."""
+    """Returns `draw` for the deprecated names ``plot_motion``, ``plot_convergence`` and ``plot_ensemble``,
+    with a warning."""
     if name in ("plot_motion", "plot_convergence", "plot_ensemble"):
         warnings.warn(f"plots.{name}(...) is plots.draw(...) now", DeprecationWarning, stacklevel=2)
         return draw

@@ -42,8 +42,8 @@ def animate(
     Args:
         solution: one motion with saved rows, between which positions are affine.
         path: a .gif (written by pillow) or an .mp4 (by ffmpeg).
-        draw: ``draw(ax, t, q)`` draws one frame on empty axes, q of shape (d,); or several such functions, one after the
-            other. Ready-made: `particles`, `disks`, `linkage`.
+        draw: ``draw(ax, t, q)`` draws one frame on empty axes, q of shape (d,); or several such functions, one after
+            the other. Ready-made: `particles`, `disks`, `linkage`.
         fps: frames per second of the picture.
         speed: seconds of the motion in a second of the picture: 0.1 for slow motion.
         ax: axes to draw on.

@@ -15,7 +15,8 @@ PASSES, FAILS = COLOURS[2], COLOURS[1]
 
 
 def draw_report(report: Report, ax: Axes) -> str:
-    """Draws a table of cases and adapters: pass or fail, and the power of ten of the error; empty where the adapter cannot state the case."""
+    """Draws a table of cases and adapters: pass or fail, and the power of ten of the error; empty where the adapter
+    cannot state the case."""
     shown = [column for column in report.columns if column.cells]
     if not shown:
         raise ValueError("report: no adapter gave an answer: there is nothing to draw")

@@ -138,9 +138,11 @@ def _count_lost(kept: np.ndarray) -> list[str]:
 
 
 def _impact_shares(solution: Solution, kept: np.ndarray) -> dict[str, np.ndarray]:
-    """By name of a contact, the share of the motions in which it has an impulse, in each interval between two rows (k - 1,).
+    """By name of a contact, the share of the motions in which it has an impulse,
+    in each interval between two rows (k - 1,).
 
-    If there are many rows, neighbouring intervals are put together; of many contacts only those with most impulses are returned.
+    If there are many rows, neighbouring intervals are put together; of many contacts only those
+    with most impulses are returned.
     """
     impulse = np.asarray(solution.impulse)[kept]
     active = runs(impulse, solution.timing).active
@@ -244,7 +246,8 @@ def _slope_guides(ax: Axes, h: np.ndarray, anchor: float, largest: float, orders
 
 
 def _fan(ax: Axes, t: np.ndarray, q: np.ndarray, colour: str, shares: Mapping[str, np.ndarray]) -> None:
-    """Draws median and central 50 % and 90 % of q (B, k) over time, and in a strip below, by contact, the ``shares`` of `_impact_shares`."""
+    """Draws median and central 50 % and 90 % of q (B, k) over time, and in a strip below, by contact,
+    the ``shares`` of `_impact_shares`."""
     low, quarter, middle, three, high = np.quantile(q, (0.05, 0.25, 0.5, 0.75, 0.95), axis=0)
     ax.fill_between(t, low, high, color=colour, alpha=0.18, lw=0)
     ax.fill_between(t, quarter, three, color=colour, alpha=0.38, lw=0)
@@ -268,7 +271,8 @@ def _fan(ax: Axes, t: np.ndarray, q: np.ndarray, colour: str, shares: Mapping[st
 
 
 def _histogram(ax: Axes, q: np.ndarray, size: float, colour: str) -> None:
-    """Draws a histogram of final positions q (B,) with their 5, 50 and 95 % quantiles; ``size``: a magnitude of q, to tell round-off."""
+    """Draws a histogram of final positions q (B,) with their 5, 50 and 95 % quantiles; ``size``: a magnitude of q,
+    to tell round-off."""
     if np.ptp(q) > 1e-9 * size:
         span = (q.min(), q.max())
     else:
@@ -298,7 +302,8 @@ def _scatter(ax: Axes, q: np.ndarray, shown: list[int], when: str, size: float, 
 
 
 def _bands(ax: Axes, x: np.ndarray, values: np.ndarray, colour: str, label: str | None) -> None:
-    """Draws nested bands over x (k,) between pairs of the quantiles ``values`` (Q, k), from the outermost pair inwards; a middle one is a line."""
+    """Draws nested bands over x (k,) between pairs of the quantiles ``values`` (Q, k), from the outermost pair inwards;
+    a middle one is a line."""
     order = values.shape[0]
     for i in range(order // 2):
         ax.fill_between(x, values[i], values[order - 1 - i], color=colour, alpha=0.18 + 0.2 * i, lw=0)

@@ -30,10 +30,12 @@ def draw_motion(
     exact: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None,
     gaps: Callable[..., Any] | None = None,
 ) -> tuple[np.ndarray, str]:
-    """Draws one motion over time: positions, velocities, accumulated impulses, forces of joints, and energy if the solution has it.
+    """Draws one motion over time: positions, velocities, accumulated impulses, forces of joints,
+    and energy if the solution has it.
 
-    Impacts are grey lines. A motion that failed is drawn until it blows up. Energies of rows in the middle of an impact are left
-    out: the velocity of a step that contains part of an impact is neither the one before it nor the one after it.
+    Impacts are grey lines. A motion that failed is drawn until it blows up. Energies of rows in the middle of an impact
+    are left out: the velocity of a step that contains part of an impact is neither the one
+    before it nor the one after it.
 
     Args:
         solution: what `solve` returned.
@@ -198,7 +200,8 @@ def plot_derivatives(
 
 
 def draw_impacts(found: Impacts, ax: Axes) -> str:
-    """Draws the speeds of the impacts of one motion over time, or the times of impacts of several motions, lane by lane.
+    """Draws the speeds of the impacts of one motion over time, or the times of impacts of several motions,
+    lane by lane.
 
     Lasting contact is a thick line, accumulating impacts are a band.
     """
@@ -231,9 +234,11 @@ def draw_impacts(found: Impacts, ax: Axes) -> str:
 
 
 def draw_slips(found: Slips, ax: Axes) -> str:
-    """Draws the slip of each contact of one motion over time, thick where it sticks, or the times of events of several motions, lane by lane.
+    """Draws the slip of each contact of one motion over time, thick where it sticks,
+    or the times of events of several motions, lane by lane.
 
-    In space speeds are drawn. Where a contact is open its curve has a gap. Of listed bodies only the contacts with most work of friction are drawn.
+    In space speeds are drawn. Where a contact is open its curve has a gap. Of listed bodies only the contacts with most
+    work of friction are drawn.
     """
     marks = {STOP: "s", BREAK: "^", REVERSAL: "o"}
     one = found.modes.ndim == 2
@@ -342,7 +347,8 @@ def _curves(
     fine: np.ndarray | None = None,
     **line: Any,
 ) -> None:
-    """Draws the ``shown`` columns of ``values`` (k, n) over times t (k,) and, dashed, those of ``exact`` over the times ``fine``.
+    """Draws the ``shown`` columns of ``values`` (k, n) over times t (k,) and, dashed,
+    those of ``exact`` over the times ``fine``.
 
     ``names``: labels of the columns, by default the ``symbol`` with an index; ``what``: what the columns are, in words.
     """

@@ -142,7 +142,8 @@ def _pieces(branch: Branch, i: int, stable: bool) -> tuple[np.ndarray, np.ndarra
 
 
 def draw_lyapunov(found: Lyapunov, ax: Axes, *, parameter: Any = None, label: str = "") -> str:
-    """Draws Lyapunov exponents with error bars: block means of one motion, or the values of a batch over ``parameter`` (B,)."""
+    """Draws Lyapunov exponents with error bars: block means of one motion,
+    or the values of a batch over ``parameter`` (B,)."""
     exponents = np.asarray(found.exponents)
     count = exponents.shape[-1]
     if exponents.ndim == 1:

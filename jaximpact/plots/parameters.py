@@ -50,7 +50,8 @@ def draw_ranking(found: Ranking, ax: Axes, *, output: str | None = None) -> str:
 
 
 def draw_covariance(found: Covariance, ax: Axes) -> str:
-    """Draws shares of the inputs in the variance of each output, a stacked bar per output, with standard deviations beside the names."""
+    """Draws shares of the inputs in the variance of each output, a stacked bar per output,
+    with standard deviations beside the names."""
     shown = list(range(len(found.outputs)))[:BARS]
     most = np.max(np.abs(np.nan_to_num(found.shares[shown])), axis=0)
     inputs = [i for i in np.argsort(-most, kind="stable")[: len(COLOURS)] if most[i] > 0]

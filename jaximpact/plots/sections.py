@@ -102,7 +102,8 @@ def draw_parameter_map(found: ParameterMap, *, labels: tuple[str, str] | None = 
     endless = np.isposinf(found.impacts)
     finite = found.impacts[np.isfinite(found.impacts)]
     image = right.pcolormesh(
-        found.x, found.y, np.where(endless, BEYOND, found.impacts), cmap=colormaps["viridis"].with_extremes(over=COLOURS[1]), shading="nearest", rasterized=True,
+        found.x, found.y, np.where(endless, BEYOND, found.impacts),
+        cmap=colormaps["viridis"].with_extremes(over=COLOURS[1]), shading="nearest", rasterized=True,
         vmin=np.min(finite, initial=0.0), vmax=np.max(finite, initial=1.0),
     )  # fmt: skip
     label = "impacts in a forcing period" + (";\nbeyond the scale: infinitely many" if endless.any() else "")

@@ -1,4 +1,5 @@
-"""Covariance of outputs from the covariance of inputs by a Jacobian (delta method), and its check against a small ensemble."""
+"""Covariance of outputs from the covariance of inputs by a Jacobian (delta method),
+and its check against a small ensemble."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ class Covariance(Drawable):
         at: values of the inputs (N,).
         spread: covariance C_x of the inputs (N, N).
         jacobian: J (n, N).
-        status: `Status` bits of the motion; those named DERIVATIVE_... say that J, and with it this covariance, is not to be trusted.
+        status: `Status` bits of the motion; those named DERIVATIVE_... say that J, and with it this covariance,
+            is not to be trusted.
         units: units of the outputs (n,), "" where not known.
     """
 
@@ -57,7 +59,8 @@ class Covariance(Drawable):
     def shares(self) -> np.ndarray:
         """Share of each input in the variance of each output (n, N), J_ij (C_x J')_ji / var_i.
 
-        Shares of an output add up to 1; one may be negative if inputs are correlated. NaN for an output that does not vary.
+        Shares of an output add up to 1; one may be negative if inputs are correlated.
+        NaN for an output that does not vary.
         """
         variance = np.diagonal(self.matrix)[:, None]
         return self.jacobian * (self.jacobian @ self.spread) / np.where(variance > 0, variance, np.nan)
@@ -73,7 +76,8 @@ class Covariance(Drawable):
         Args:
             samples: number of motions to compute; each with its Jacobian, which may be untrusted at some of them.
             seed: seed of the random inputs.
-            tolerance: root-mean-square deviation from the linearisation that still counts as linear, in standard deviations.
+            tolerance: root-mean-square deviation from the linearisation that still counts as linear,
+                in standard deviations.
 
         Returns:
             `Linearity`: the samples with their statuses, and the deviation from the linearisation by output.
@@ -83,7 +87,8 @@ class Covariance(Drawable):
         """
         if self.again is None:
             raise ValueError(
-                "check needs the motion: take the covariance of what sensitivities returned for one motion; one from a file has none"
+                "check needs the motion: take the covariance of what sensitivities returned for one motion; one from a "
+                "file has none"
             )
         check_whole("samples", samples, 2)
         if not np.any(self.spread):
@@ -158,7 +163,8 @@ class Linearity(Drawable):
 
     @property
     def doubtful(self) -> np.ndarray:
-        """Mask (S,) of sound samples with an untrusted Jacobian: grazing, an impact at the end, or accumulating impacts."""
+        """Mask (S,) of sound samples with an untrusted Jacobian: grazing, an impact at the end,
+        or accumulating impacts."""
         return self.sound & ((self.status & int(DOUBTS)) != 0)
 
     @property
@@ -198,7 +204,8 @@ class Linearity(Drawable):
             lines.append(
                 (
                     name,
-                    f"{word}: off by {self.error[i]:.2g} deviations; deviation {self.deviation[i]:.3g} linear, {self.sampled[i]:.3g} sampled",
+                    f"{word}: off by {self.error[i]:.2g} deviations; deviation {self.deviation[i]:.3g} linear, "
+                    f"{self.sampled[i]:.3g} sampled",
                 )
             )
         if len(self.outputs) > LINES:
@@ -236,8 +243,8 @@ class Linearity(Drawable):
 def joint(given: Any, names: tuple[str, ...], groups: Mapping[str, list[int]]) -> np.ndarray:
     """Joint covariance (N, N) of all inputs, ``given`` in one of the forms that `Sensitivities.covariance` takes.
 
-    ``names``: names of the N inputs; ``groups``: for each common name, such as "q0", the indices of its inputs. ValueError or TypeError if
-    ``given`` is in none of these forms.
+    ``names``: names of the N inputs; ``groups``: for each common name, such as "q0", the indices of its inputs.
+    ValueError or TypeError if ``given`` is in none of these forms.
     """
     count = len(names)
     if not isinstance(given, Mapping):
@@ -257,7 +264,8 @@ def joint(given: Any, names: tuple[str, ...], groups: Mapping[str, list[int]]) -
             continue
         if array.size not in (1, where.size):
             raise ValueError(
-                f"inputs[{name!r}] must be one number, {where.size} standard deviations or a covariance matrix, got shape {array.shape}"
+                f"inputs[{name!r}] must be one number, {where.size} standard deviations or a covariance matrix, got "
+                f"shape {array.shape}"
             )
         if np.any(array < 0):
             raise ValueError(f"inputs[{name!r}]: a standard deviation must not be negative, got {value!r}")

@@ -1,7 +1,7 @@
 """Encoding of results, whatever their class, as arrays and a JSON text that names their fields.
 
-An encoded value (a "form") is JSON: null, the name of an array, or a dict with one entry whose key is the kind of its content. No code
-is run to decode it, and the only classes it may name are the results of this package.
+An encoded value (a "form") is JSON: null, the name of an array, or a dict with one entry whose key is the kind of its
+content. No code is run to decode it, and the only classes it may name are the results of this package.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ Keep = Callable[[tuple[str, ...], np.ndarray], str]
 
 
 def registry() -> dict[str, type[Result]]:
-    """Result classes that a file may name, by class name; `Solution` is not among them, since it has a format of its own."""
+    """Result classes that a file may name, by class name; `Solution` is not among them,
+    since it has a format of its own."""
     return {
         cls.__name__: cls for cls in _subclasses_of(Result) if dataclasses.is_dataclass(cls) and cls is not Solution
     }
@@ -54,7 +55,8 @@ def pack(result: Result) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 def encode_value(value: Any, where: tuple[str, ...], keep: Keep) -> Any:
     """Encodes a value as a form.
 
-    ``where``: names of the fields and keys that lead to the value; ``keep(where, array)`` stores an array and returns the name that stands for it.
+    ``where``: names of the fields and keys that lead to the value; ``keep(where, array)`` stores an array and returns
+    the name that stands for it.
 
     Raises:
         TypeError: the value cannot be stored in a file; the message begins with its field.
@@ -85,13 +87,15 @@ def encode_value(value: Any, where: tuple[str, ...], keep: Keep) -> Any:
         raise TypeError(f"{name}: files keep dicts with names as keys, got {list(value)!r}")
     what = "function" if callable(value) else type(value).__name__
     raise TypeError(
-        f"{name}: a {what} is kept by no file, since reading one would run code: files keep arrays, numbers and texts in dicts, "
+        f"{name}: a {what} is kept by no file, since reading one would run code: files keep arrays, numbers and texts "
+        "in dicts, "
         "lists and tuples"
     )
 
 
 def saved_fields(result: Any) -> list[dataclasses.Field]:
-    """Fields of a result that files store: all but those that default to None and are left out of comparisons (``made`` and functions)."""
+    """Fields of a result that files store: all but those that default to None and are left out of
+    comparisons (``made`` and functions)."""
     return [f for f in dataclasses.fields(result) if f.compare or f.default is not None]
 
 

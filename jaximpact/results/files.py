@@ -1,7 +1,7 @@
 """Files of results: .npz, NetCDF or Zarr. Every result can be saved whole, and no code in a file is ever run.
 
-Numbers are stored as arrays; everything else (scheme, versions, structure of a result or of a save function's values) is one JSON text.
-A digest over all numbers detects damage. Entries that this version does not know are refused.
+Numbers are stored as arrays; everything else (scheme, versions, structure of a result or of a save function's values)
+is one JSON text. A digest over all numbers detects damage. Entries that this version does not know are refused.
 """
 
 from __future__ import annotations
@@ -100,7 +100,8 @@ def _parts_of_solution(solution: Solution) -> tuple[dict[str, Any], dict[str, np
 
 
 def _dataset(result: Result, found: Mapping[str, np.ndarray]) -> xarray.Dataset:
-    """Returns the dataset of `Result.to_xarray`, plus a variable ``field.NAME`` for each array in ``found`` that it does not hold bit for bit."""
+    """Returns the dataset of `Result.to_xarray`, plus a variable ``field.NAME`` for each array in ``found`` that it
+    does not hold bit for bit."""
     data = named_dataset(result, any_result=True)
     data = data.drop_vars([name for name in data.variables if "/" in str(name)])  # a path in such files
 
@@ -120,7 +121,8 @@ def _check_ending(path: str | Path) -> Path:
 
 
 def load(path: str | Path) -> Any:
-    """Reads the `Solution` or other result that ``result.save(path)`` wrote: the same numbers and dtypes, as numpy arrays.
+    """Reads the `Solution` or other result that ``result.save(path)`` wrote: the same numbers and dtypes,
+    as numpy arrays.
 
     Safe with files from others: a file holds numbers and a text, and no code in it is run (no pickles).
 
@@ -128,10 +130,12 @@ def load(path: str | Path) -> Any:
         path: of a file in .npz or .nc (NetCDF, needs h5netcdf), or a directory in .zarr (needs zarr and xarray).
 
     Returns:
-        The result, of the class that was saved; ``result.provenance`` says with which versions and device it was computed.
+        The result, of the class that was saved; ``result.provenance`` says with which
+        versions and device it was computed.
 
     Raises:
-        FileNotFoundError: there is no such file. ValueError: the file is damaged or not a result; the message says which.
+        FileNotFoundError: there is no such file. ValueError: the file is damaged or not a result;
+            the message says which.
     """
     path = _check_ending(path)
     if not path.exists():

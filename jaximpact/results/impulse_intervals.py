@@ -1,4 +1,5 @@
-"""Time intervals with impulses: runs of steps in which one contact has an impulse, classified as impacts or lasting contact.
+"""Time intervals with impulses: runs of steps in which one contact has an impulse,
+classified as impacts or lasting contact.
 
 The only place that decides in which steps a contact has an impulse; tables, balances, branches and pictures use it.
 """
@@ -20,14 +21,15 @@ REBOUND = 2  # steps of an impact where the scheme is not known: the most that o
 
 @dataclass(frozen=True, repr=False)
 class Runs(Result):
-    """Result of `runs`: n runs of steps with an impulse, sorted by lane, contact and time; step k leads from row k to row k + 1.
+    """Result of `runs`: n runs of steps with an impulse, sorted by lane, contact and time;
+    step k leads from row k to row k + 1.
 
     Attributes:
         lane, contact: which motion and which constraint (n,).
         first, last: first and last step (n,); of a periodic motion ``last`` may lie before ``first``.
         lasting: mask of the runs that are lasting contact (n,); the others are impacts.
-        impact: mask of the runs that begin with an impact (n,): those that are an impact, and lasting contacts whose force is larger in the first
-            steps than its steady value.
+        impact: mask of the runs that begin with an impact (n,): those that are an impact, and lasting contacts whose
+            force is larger in the first steps than its steady value.
         active: mask of the steps with an impulse, by lane, step and contact (B, k - 1, m).
     """
 
@@ -56,7 +58,8 @@ class Runs(Result):
 
     @property
     def inside(self) -> np.ndarray:
-        """Mask (B, k) of rows in the middle of an impact, whose velocity is neither that before nor that after the impact."""
+        """Mask (B, k) of rows in the middle of an impact, whose velocity is neither that before
+        nor that after the impact."""
         lanes, steps, _ = self.active.shape
         found = np.zeros((lanes, steps + 1), bool)
         for lane, first, length in zip(*(x[~self.lasting] for x in (self.lane, self.first, self.length)), strict=True):
@@ -76,18 +79,20 @@ class Runs(Result):
 def runs(impulse: np.ndarray, timing: Timing | None = None, *, periodic: bool = False) -> Runs:
     """Finds the runs of steps with an impulse.
 
-    A contact has an impulse in a step if the increment of the accumulated impulse exceeds the sum of two thresholds: 1e-9 of the contact's largest
-    increment, and four units of rounding of the sum accumulated so far. The first lies above the errors of solvers, whose residuals are 1e-12, and
-    below the impulse of a steady force in a step, which is about h/T of an impact's impulse, with T the time between impacts. The second covers
-    the error of a difference of two rounded sums: half a unit from each, and as much again if rows were converted or added up once more. It is the
-    larger one in float32.
+    A contact has an impulse in a step if the increment of the accumulated impulse exceeds the sum of two thresholds:
+    1e-9 of the contact's largest increment, and four units of rounding of the sum accumulated so far. The first lies
+    above the errors of solvers, whose residuals are 1e-12, and below the impulse of a steady force in a step, which is
+    about h/T of an impact's impulse, with T the time between impacts. The second covers the error of a difference of
+    two rounded sums: half a unit from each, and as much again if rows were converted or added up once more.
+    It is the larger one in float32.
 
-    A run is lasting contact if it has at least three steps more than an impact takes. So two impacts in successive steps are still impacts, counted
-    as one.
+    A run is lasting contact if it has at least three steps more than an impact takes. So two impacts in successive
+    steps are still impacts, counted as one.
 
     Args:
         impulse: accumulated impulses (B, k, m) at the rows of B motions [N s].
-        timing: `Solution.timing`, which knows how many steps an impact takes with the scheme; with None two, the most, are assumed.
+        timing: `Solution.timing`, which knows how many steps an impact takes with the scheme; with None two, the most,
+            are assumed.
         periodic: whether the last step is followed by the first, so that runs may extend from the last to the first.
 
     Returns:
@@ -119,7 +124,8 @@ def runs(impulse: np.ndarray, timing: Timing | None = None, *, periodic: bool = 
 
 
 def _edges(active: np.ndarray, periodic: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Returns lane, contact, first and last step, (n,) each, of the n runs of True along the steps of a mask (B, k, m)."""
+    """Returns lane, contact, first and last step, (n,) each, of the n runs of True along the
+    steps of a mask (B, k, m)."""
     marked = np.moveaxis(active, 1, -1)  # (B, m, k)
     if not marked.size:
         none = np.zeros(0, int)

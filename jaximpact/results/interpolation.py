@@ -22,7 +22,8 @@ def at(solution: Solution, t: Any) -> Solution:
     """Interpolates a solution to the times ``t``: see `Solution.at`."""
     if is_traced(solution, t):
         raise TypeError(
-            "solution.at(t) takes known numbers: inside a jax transformation solve with save=t, or give the problem, solution.at(t, problem)"
+            "solution.at(t) takes known numbers: inside a jax transformation solve with save=t, or give the problem, "
+            "solution.at(t, problem)"
         )
     times, rows = checked_times(solution, t)
     lead = rows.shape[:-1]
@@ -34,7 +35,8 @@ def at(solution: Solution, t: Any) -> Solution:
 
 
 def checked_times(solution: Solution, t: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the times t as an array (k,), and the times of the solution's rows; raises unless its rows are all steps and t lies in [t0, t1]."""
+    """Returns the times t as an array (k,), and the times of the solution's rows; raises unless its rows are all steps
+    and t lies in [t0, t1]."""
     check_rows(solution)
     times = np.atleast_1d(real("t", t).astype(np.float64))
     if times.ndim != 1 or not np.all(np.isfinite(times)):
@@ -52,7 +54,8 @@ def check_rows(solution: Solution) -> None:
     """Raises unless a solution holds the state at every step."""
     if solution.values is not None or solution.origin.every_step is False or np.shape(solution.t)[-1] < 2:
         raise ValueError(
-            "solution.at(t) needs every step of the motion: solve with save='all' (ensemble: save=1), without a function"
+            "solution.at(t) needs every step of the motion: solve with save='all' (ensemble: save=1), without a "
+            "function"
         )
 
 
@@ -103,7 +106,8 @@ def until_stop(one: Solution) -> Solution:
 def _sides(times: np.ndarray, t: np.ndarray, step: np.ndarray, kink: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Masks of the ``times`` (k,) that lie before, and after, the impact in their step.
 
-    ``step`` (k,): number of the step in which each time lies; t: times of the rows; ``kink``: time of the impact after the start of each step.
+    ``step`` (k,): number of the step in which each time lies; t: times of the rows; ``kink``:
+    time of the impact after the start of each step.
     """
     before = times - t[step] < kink[step]
     return before, ~before
@@ -116,11 +120,12 @@ def is_located(solution: Solution) -> bool:
 
 @dataclass(frozen=True)
 class Curve:
-    """Piecewise polynomial motion through n + 1 rows of a solution: in each of the n steps, polynomials in the time since a row.
+    """Piecewise polynomial motion through n + 1 rows of a solution: in each of the n steps,
+    polynomials in the time since a row.
 
-    A step with an impact has two pieces that meet ``kink`` after its start (inf without an impact): ``before`` counts time from the row
-    at the start of the step, ``behind`` from the row at its end. Coefficients are ordered by power, constants first: positions (4, n, d),
-    velocities (3, n, d).
+    A step with an impact has two pieces that meet ``kink`` after its start (inf without an impact): ``before`` counts
+    time from the row at the start of the step, ``behind`` from the row at its end. Coefficients are ordered by power,
+    constants first: positions (4, n, d), velocities (3, n, d).
     """
 
     t: np.ndarray
@@ -140,8 +145,8 @@ class Curve:
         return position, velocity
 
     def pieces(self) -> tuple[np.ndarray, ...]:
-        """All p polynomials in order of time: origin of the local time, local start and end (p,), coefficients of position (4, p, d) and velocity
-        (3, p, d)."""
+        """All p polynomials in order of time: origin of the local time, local start and end (p,), coefficients of
+        position (4, p, d) and velocity (3, p, d)."""
         h, kinked = np.diff(self.t), np.isfinite(self.kink)
         cut = np.where(kinked, self.kink, h)
         order = np.argsort(np.append(np.arange(len(h)), np.flatnonzero(kinked)), kind="stable")
@@ -165,11 +170,13 @@ def _power_sum(coefficients: np.ndarray, s: np.ndarray) -> np.ndarray:
 def curve(solution: Solution) -> Curve:
     """Piecewise polynomial motion through all rows of a solution that holds every step.
 
-    For schemes of first order, position and velocity are interpolated separately, so that the velocity is not the derivative of the position: both
-    are affine in each step; in the steps of an impact the velocity keeps its value at the start of the step, and jumps at the end of the step.
+    For schemes of first order, position and velocity are interpolated separately, so that the velocity is not the
+    derivative of the position: both are affine in each step; in the steps of an impact the velocity keeps its value at
+    the start of the step, and jumps at the end of the step.
 
-    For schemes that locate impacts, position and velocity of a row belong to the same time, and the velocity is the derivative of the position: that
-    is a cubic in each step, or, in a step with an impact, two parabolas that meet at the time of the impact.
+    For schemes that locate impacts, position and velocity of a row belong to the same time, and the velocity is the
+    derivative of the position: that is a cubic in each step, or, in a step with an impact,
+    two parabolas that meet at the time of the impact.
     """
     if is_located(solution):
         return _smooth(until_stop(solution))
@@ -192,7 +199,8 @@ def curve(solution: Solution) -> Curve:
 def interpolant(solution: Solution) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
     """Returns a function from times (k,) to positions and velocities (k, d) of a solution that holds every step.
 
-    As `curve`, but for schemes of first order the velocity is the slope of the position, (q_new - q_old)/h in each step.
+    As `curve`, but for schemes of first order the velocity is the slope of the position,
+    (q_new - q_old)/h in each step.
     """
     found = curve(solution)
     if is_located(solution):
@@ -206,7 +214,8 @@ def interpolant(solution: Solution) -> Callable[[np.ndarray], tuple[np.ndarray, 
 
 
 def _smooth(solution: Solution) -> Curve:
-    """Curve through rows that hold position and velocity of the same time: a cubic in each step, two parabolas around an impact."""
+    """Curve through rows that hold position and velocity of the same time: a cubic in each step,
+    two parabolas around an impact."""
     t, q, v = (np.asarray(x, np.float64) for x in (solution.t, solution.q, solution.v))
     h = np.diff(t)[:, None]
     chord = np.diff(q, axis=0) / h

@@ -1,4 +1,5 @@
-"""The first impacts or other events of a motion, located by its scheme: times, positions and velocities that can be differentiated."""
+"""The first impacts or other events of a motion, located by its scheme: times,
+positions and velocities that can be differentiated."""
 
 from __future__ import annotations
 
@@ -14,11 +15,13 @@ from .result import Arrays, Result
 
 @dataclass(frozen=True, repr=False)
 class LocatedImpacts(Result):
-    """The first k impacts of a motion, in order of time; of many motions with a leading lane axis. From ``save=Events(impacts=k)``.
+    """The first k impacts of a motion, in order of time; of many motions with a leading lane axis. From
+    ``save=Events(impacts=k)``.
 
-    Impacts of several contacts at the same time are separate entries, in order of the contacts. All real numbers have the derivative of the motion,
-    times included. If there are fewer than k impacts, the remaining entries have contact -1, NaN in place of numbers, and no derivative: then take
-    ``jnp.where(impacts.happened, impacts.t, 0)`` before any other operation.
+    Impacts of several contacts at the same time are separate entries, in order of the contacts. All real numbers have
+    the derivative of the motion, times included. If there are fewer than k impacts, the remaining entries have
+    contact -1, NaN in place of numbers, and no derivative: then take ``jnp.where(impacts.happened, impacts.t, 0)``
+    before any other operation.
 
     Attributes:
         t: times (k,) [s].
@@ -27,8 +30,9 @@ class LocatedImpacts(Result):
         before, after: velocities just before and just after (k, d).
         impulse: impulse of the contact (k,).
         count: the number of impacts of the whole motion (), which may be more than k.
-        kind: with ``Events(kinds=...)`` of more than impacts, the entries are events of these kinds: the place (k,) of the kind of each in "impact",
-            "stop", "reversal", "break", "release", -1 for entries that did not happen. Events at the same time are in this order. Else None.
+        kind: with ``Events(kinds=...)`` of more than impacts, the entries are events of these kinds: the place (k,) of
+            the kind of each in "impact", "stop", "reversal", "break", "release", -1 for entries that did not happen.
+            Events at the same time are in this order. Else None.
     """
 
     t: Array
@@ -41,7 +45,8 @@ class LocatedImpacts(Result):
     kind: Array | None = None
 
     def of(self, kind: str) -> Array:
-        """Mask of the k entries (k,) that are events of a kind: "impact", "stop", "reversal", "break" or "release"; ValueError for another name."""
+        """Mask of the k entries (k,) that are events of a kind: "impact", "stop", "reversal", "break" or "release";
+        ValueError for another name."""
         if kind not in KINDS:
             raise ValueError(f"of: kind must be one of {', '.join(KINDS)}, got {kind!r}")
         if self.kind is None:

@@ -1,4 +1,5 @@
-"""ParaView files of motions of bodies: for each row a file of positions as points, and a file of contacts as lines; or one of surfaces."""
+"""ParaView files of motions of bodies: for each row a file of positions as points, and a file of contacts as lines;
+or one of surfaces."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ def write(solution: Solution, path: str | Path, dimension: int, radius: Any) -> 
     q = np.asarray(solution.q, np.float64)
     if q.ndim != 2 or q.shape[1] % dimension:
         raise ValueError(
-            f"q has shape {q.shape}: the rows of one motion, solution[3] say, of bodies with {dimension} coordinates each"
+            f"q has shape {q.shape}: the rows of one motion, solution[3] say, of bodies with {dimension} coordinates "
+            "each"
         )
     rows, number = len(q), q.shape[1] // dimension
     radii = None if radius is None else _radii(solution, radius, rows, number)
@@ -74,7 +76,8 @@ def _radii(solution: Solution, radius: Any, rows: int, number: int) -> np.ndarra
 
 
 def _polydata(path: Path, points: np.ndarray, cells: np.ndarray, kind: str, of_points: dict, of_cells: dict) -> None:
-    """Writes a VTK file of points (n, 3) and cells (k, ends), of kind "SetVerts", "SetLines" or "SetPolys", with data for points and cells."""
+    """Writes a VTK file of points (n, 3) and cells (k, ends), of kind "SetVerts", "SetLines" or "SetPolys",
+    with data for points and cells."""
     from vtkmodules.util.numpy_support import numpy_to_vtk, numpy_to_vtkIdTypeArray
     from vtkmodules.vtkCommonCore import vtkPoints
     from vtkmodules.vtkCommonDataModel import vtkCellArray, vtkPolyData

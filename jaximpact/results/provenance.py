@@ -1,4 +1,5 @@
-"""Provenance: versions, device and processor. Computations of equal provenance agree to the last bit, others up to rounding."""
+"""Provenance: versions, device and processor. Computations of equal provenance agree to the last bit,
+others up to rounding."""
 
 from __future__ import annotations
 

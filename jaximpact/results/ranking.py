@@ -15,7 +15,8 @@ LINES = 14  # of a ranking that is printed
 
 @dataclass(frozen=True, repr=False)
 class Ranking(Drawable):
-    """Derivatives of outputs by inputs, grouped by output, the largest first, as arrays (n,); the result of `Sensitivities.ranking`.
+    """Derivatives of outputs by inputs, grouped by output, the largest first, as arrays (n,);
+    the result of `Sensitivities.ranking`.
 
     Attributes:
         output, value: name and value of the output.
@@ -46,7 +47,8 @@ class Ranking(Drawable):
         units: Mapping[str, str],
         status: int,
     ) -> Ranking:
-        """Ranks N inputs for each of n outputs, each given as names and values (n,), (N,), by the Jacobian (n, N); ``by`` as in `Sensitivities.ranking`."""
+        """Ranks N inputs for each of n outputs, each given as names and values (n,), (N,), by the Jacobian (n, N);
+        ``by`` as in `Sensitivities.ranking`."""
         if by not in ("relative", "absolute"):
             raise ValueError(f"by must be 'relative' or 'absolute', got {by!r}")
         (of, y), (by_inputs, x) = outputs, inputs

@@ -33,10 +33,12 @@ WIDTH = 100  # characters of a line
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """Base class of results: a dataclass that prints one line for each field, with shapes and ranges of arrays in place of their numbers.
+    """Base class of results: a dataclass that prints one line for each field,
+    with shapes and ranges of arrays in place of their numbers.
 
     Attributes:
-        made: pairs (name, text) of versions, device and processor that it was computed with, if it comes from a file; else None.
+        made: pairs (name, text) of versions, device and processor that it was computed with, if it comes from a file;
+            else None.
     """
 
     made: Any = field(default=None, kw_only=True, compare=False)
@@ -59,7 +61,8 @@ class Result:
 
     def _repr_html_(self) -> str:
         rows = "".join(
-            f"<tr><th style='text-align:left'>{html.escape(name)}</th><td style='text-align:left'>{html.escape(text)}</td></tr>"
+            f"<tr><th style='text-align:left'>{html.escape(name)}</th><td "
+            f"style='text-align:left'>{html.escape(text)}</td></tr>"
             for name, text in self._facts()
         )
         return f"<table><caption style='text-align:left'><b>{type(self).__name__}</b></caption>{rows}</table>"
@@ -69,7 +72,8 @@ class Result:
         return is_traced(vars(self))
 
     def _with_labels(self, naming: Labels, every_step: bool | None) -> Self:
-        """Copy with names and units set, also in nested results; a solution also records whether its rows are all steps."""
+        """Copy with names and units set, also in nested results; a solution also records
+        whether its rows are all steps."""
         inner = {name: x._with_labels(naming, None) for name, x in vars(self).items() if isinstance(x, Result)}
         own = {"naming": naming} if "naming" in vars(self) else {}
         return replace(self, **inner, **own)
@@ -85,7 +89,8 @@ class Result:
         }
 
     def _names(self, name: str) -> tuple[str, ...] | None:
-        """Names of the components of a field whose last axis is that of coordinates, constraints or joints; None if they have none."""
+        """Names of the components of a field whose last axis is that of coordinates, constraints or joints;
+        None if they have none."""
         labels = getattr(self, "naming", None)
         return labels.names(name) if labels is not None and name in QUANTITIES else None
 
@@ -98,7 +103,8 @@ class Result:
         columns = self._columns()
         if columns is None:
             raise TypeError(
-                f"a {type(self).__name__} is no table: its numbers are {', '.join(name for name in vars(self) if name != 'made')}"
+                f"a {type(self).__name__} is no table: its numbers are "
+                f"{', '.join(name for name in vars(self) if name != 'made')}"
             )
         return import_optional("pandas").DataFrame(columns)
 
@@ -107,11 +113,13 @@ class Result:
         return None
 
     def _along(self, dimensions: str, *names: str) -> Arrays:
-        """The fields with these names, each with the given ``dimensions``, names separated by spaces, as a part of `_arrays`."""
+        """The fields with these names, each with the given ``dimensions``, names separated by spaces,
+        as a part of `_arrays`."""
         return {name: (tuple(dimensions.split()), getattr(self, name)) for name in names}
 
     def to_xarray(self) -> xarray.Dataset:
-        """This result as an `xarray.Dataset` with named dimensions; needs xarray. Nested results have datasets of their own.
+        """This result as an `xarray.Dataset` with named dimensions; needs xarray.
+        Nested results have datasets of their own.
 
         Raises:
             TypeError: its arrays have no named dimensions. ImportError: xarray is missing.
@@ -121,8 +129,8 @@ class Result:
     def save(self, path: str | Path) -> Path:
         """Write everything to a file that `jaximpact.load` reads: .npz, .nc (NetCDF) or .zarr.
 
-        NetCDF and Zarr hold the dataset of `to_xarray`, readable without jaximpact, and all else that is needed to restore the result; they
-        need h5netcdf, or zarr, and xarray.
+        NetCDF and Zarr hold the dataset of `to_xarray`, readable without jaximpact, and all else that is needed to
+        restore the result; they need h5netcdf, or zarr, and xarray.
 
         Functions in a result are left out: after loading, for instance, `Covariance.check` cannot compute new motions.
 
@@ -136,7 +144,8 @@ class Result:
 
     @property
     def provenance(self) -> dict[str, str]:
-        """Versions, device and processor of the computation: those of this process, or those recorded in the file that the result comes from."""
+        """Versions, device and processor of the computation: those of this process, or those recorded in the file that
+        the result comes from."""
         return provenance() if self.made is None else dict(self.made)
 
 
@@ -144,7 +153,8 @@ class Drawable(Result):
     """A result with a picture: `jaximpact.plots.draw` can draw it."""
 
     def plot(self, path: str | Path | None = None, **options: Any) -> Any:
-        """Draws the picture to a file or on axes (``ax``), with a ``title``: see `jaximpact.plots.draw`; needs matplotlib.
+        """Draws the picture to a file or on axes (``ax``), with a ``title``: see `jaximpact.plots.draw`;
+        needs matplotlib.
 
         Returns:
             The axes; an array of axes if there are several panels; the path if one is given.

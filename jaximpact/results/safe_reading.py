@@ -1,7 +1,8 @@
-"""Reading of directories from untrusted sources: no code in them is run, and no file outside of them is read or written.
+"""Reading of directories from untrusted sources: no code in them is run,
+and no file outside of them is read or written.
 
-A study is plain data: JSON, numbers in `design.npz`, Zarr arrays of numbers. Anything else is refused before the study is used: links,
-special files, foreign codecs, numbers of unknown formats. Text is shown without control sequences.
+A study is plain data: JSON, numbers in `design.npz`, Zarr arrays of numbers. Anything else is refused before the study
+is used: links, special files, foreign codecs, numbers of unknown formats. Text is shown without control sequences.
 """
 
 from __future__ import annotations
@@ -37,13 +38,15 @@ def check_tree(path: Path) -> None:
                 elif not entry.is_file(follow_symlinks=False):
                     kind = "a link" if entry.is_symlink() else "no plain file"
                     raise ValueError(
-                        f"{printable(entry.path)} is {kind}, which no study contains: it is not followed; remove it, or put what it "
+                        f"{printable(entry.path)} is {kind}, which no study contains: it is not followed; remove it, "
+                        "or put what it "
                         "stands for in its place"
                     )
 
 
 def read_json(path: Path, advice: str) -> Any:
-    """Reads a JSON file of a study with all text made printable; ValueError, ending with ``advice``, if it is not valid."""
+    """Reads a JSON file of a study with all text made printable; ValueError, ending with ``advice``,
+    if it is not valid."""
     try:
         return printable_all(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, RecursionError) as error:
@@ -59,7 +62,8 @@ def printable_all(value: Any) -> Any:
 
 
 def map_json(value: Any, table: Callable[[dict], Any], leaf: Callable[[Any], Any] = lambda x: x) -> Any:
-    """Transforms JSON data bottom-up: ``table`` is applied to every dict, ``leaf`` to every value that is neither dict nor list."""
+    """Transforms JSON data bottom-up: ``table`` is applied to every dict,
+    ``leaf`` to every value that is neither dict nor list."""
     if isinstance(value, list):
         return [map_json(x, table, leaf) for x in value]
     if isinstance(value, dict):
@@ -68,10 +72,11 @@ def map_json(value: Any, table: Callable[[dict], Any], leaf: Callable[[Any], Any
 
 
 def first_mismatch(value: Any, form: Any, where: str = "it") -> str | None:
-    """First mismatch between the data ``value`` and an expected ``form``, in words that call the data ``where``; None if they match.
+    """First mismatch between the data ``value`` and an expected ``form``, in words that call the data ``where``;
+    None if they match.
 
-    A form is a type; a list that holds the form of all items; a dict with the forms of the entries that must be there; or ``{str: form}``, a dict
-    with any keys whose values all have this form.
+    A form is a type; a list that holds the form of all items; a dict with the forms of the entries that must be there;
+    or ``{str: form}``, a dict with any keys whose values all have this form.
     """
     kind = type(form) if type(form) in WORDS else form
     if not isinstance(value, kind) or (kind in (int, float) and not is_number(value)):
@@ -117,7 +122,8 @@ def _check_node(node: Mapping[str, Any]) -> None:
 
 
 def check_folder(record: Any, path: Path) -> None:
-    """Raises if a record names a folder of modules inside the study, or a relative one, which depends on where it is read."""
+    """Raises if a record names a folder of modules inside the study, or a relative one,
+    which depends on where it is read."""
     if first_mismatch(record, {"folder": str}):
         return
     folder = record["folder"]

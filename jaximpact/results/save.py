@@ -18,9 +18,11 @@ class Save:
 
     Attributes:
         every: every k-th step from the start, k >= 1; rows at t0, t0 + k h, ..., t1.
-        times: given times (k,), increasing, in [t0, t1]; positions are interpolated affinely between steps. If the last time equals t1, its row is
-            the final row; if t1 is traced or differs between lanes, a final row at t1 follows it.
-        function: ``function(t, q, v, args) -> pytree`` whose values are stored in place of the states, as ``solution.values``.
+        times: given times (k,), increasing, in [t0, t1]; positions are interpolated affinely between steps. If the last
+            time equals t1, its row is the final row; if t1 is traced or differs between lanes,
+            a final row at t1 follows it.
+        function: ``function(t, q, v, args) -> pytree`` whose values are stored in place of the states,
+            as ``solution.values``.
 
     With neither ``every`` nor ``times`` only the final state is kept.
     """
@@ -68,15 +70,18 @@ class Save:
 
 @dataclass(frozen=True)
 class Events(Save):
-    """Saves rows, as `Save`, and the first impacts of the motion, as ``solution.events``; for `EventDriven`, which locates events.
+    """Saves rows, as `Save`, and the first impacts of the motion, as ``solution.events``; for `EventDriven`,
+    which locates events.
 
-    Times, positions and velocities of impacts can be differentiated: ``jax.jacfwd(lambda e: solve(..., e=e, save=Events(impacts=5)).events.t)``.
+    Times, positions and velocities of impacts can be differentiated:
+    ``jax.jacfwd(lambda e: solve(..., e=e, save=Events(impacts=5)).events.t)``.
 
     Attributes:
         impacts: the number k of impacts, or of events of the ``kinds``, that are kept, from the first on.
-        kinds: which events are kept, by default impacts: some of "impact", "stop" (slip ends in sticking), "reversal" (slip turns round without
-            sticking), "break" (a contact that sticks begins to slip) and "release" (a lasting contact opens). Ends of stick and slip by an impact
-            count too. A closing contact that does not bounce is an impact.
+        kinds: which events are kept, by default impacts: some of "impact", "stop" (slip ends in sticking), "reversal"
+            (slip turns round without sticking), "break" (a contact that sticks begins to slip) and "release" (a lasting
+            contact opens). Ends of stick and slip by an impact count too. A closing contact that
+            does not bounce is an impact.
         every, times, function: rows, as in `Save`; by default the final state only.
     """
 

@@ -27,7 +27,8 @@ UNITS = dict.fromkeys(OF_CONTACTS, "1") | {"h": "s", "t0": "s", "t1": "s"}
 
 @dataclass(frozen=True, repr=False)
 class Sensitivities(Drawable):
-    """Result of `jaximpact.sensitivities`: outputs of motions and their Jacobians, numpy arrays; a batch adds a leading axis B.
+    """Result of `jaximpact.sensitivities`: outputs of motions and their Jacobians, numpy arrays;
+    a batch adds a leading axis B.
 
     A batch computed on a GPU stays there, as jax arrays.
 
@@ -41,8 +42,8 @@ class Sensitivities(Drawable):
         mode: "forward" or "reverse".
         inputs: values of the inputs in ``wrt``: name -> value.
         naming: names and units of the problem.
-        again: for a single motion, a function that recomputes it: inputs with a leading sample axis -> `Sensitivities` of the samples
-            that could start, and status bits of all.
+        again: for a single motion, a function that recomputes it: inputs with a leading sample axis -> `Sensitivities`
+            of the samples that could start, and status bits of all.
     """
 
     value: Any
@@ -79,8 +80,8 @@ class Sensitivities(Drawable):
         """Ranks the inputs of each output: derivatives with units, and relative ones, d ln|y| / d ln|p|.
 
         Args:
-            by: the quantity to rank by: "relative", percent of the output for one percent of the input; or "absolute", the derivative,
-                comparable if all inputs have one unit.
+            by: the quantity to rank by: "relative", percent of the output for one percent of the input; or "absolute",
+                the derivative, comparable if all inputs have one unit.
             units: units of outputs and inputs by name, such as {"args.g": "m/s^2"}; units of coordinates, e and times
                 are known from the problem.
 
@@ -89,7 +90,8 @@ class Sensitivities(Drawable):
             zero) come last.
 
         Raises:
-            ValueError: the sensitivities are those of a batch, where every motion has its own ranking; or ``by`` or a name in ``units`` is unknown.
+            ValueError: the sensitivities are those of a batch, where every motion has its own ranking; or ``by`` or a
+                name in ``units`` is unknown.
         """
         self._single("ranking")
         outputs, y, inputs, x, jacobian = self._flat()
@@ -103,18 +105,18 @@ class Sensitivities(Drawable):
         """Covariance of the outputs that follows from a spread of the inputs, by the delta method: C_y = J C_x J'.
 
         Args:
-            inputs: standard deviations by name, ``{"q0": 0.01, "e": 0.02, "args": {"g": 0.05}}``, each of the shape of the
-                input or one number for all its components; components by their own names, ``{"q0[0]": 0.01, "args.g":
-                0.05}``. In place of a standard deviation of n components a covariance matrix (n, n). Or, for all inputs
-                together, a covariance matrix (N, N) in the order of the inputs in ``to_pandas()``. Inputs that are not named do not
-                vary.
+            inputs: standard deviations by name, ``{"q0": 0.01, "e": 0.02, "args": {"g": 0.05}}``, each of the shape of
+                the input or one number for all its components; components by their own names, ``{"q0[0]": 0.01,
+                "args.g": 0.05}``. In place of a standard deviation of n components a covariance matrix (n, n). Or, for
+                all inputs together, a covariance matrix (N, N) in the order of the inputs in ``to_pandas()``. Inputs
+                that are not named do not vary.
 
         Returns:
             `Covariance`, whose ``check()`` says where linearising fails.
 
         Raises:
-            ValueError, TypeError: the sensitivities are those of a batch; a name is no input; a number is negative or not finite; a matrix
-                is not symmetric or not positive semidefinite.
+            ValueError, TypeError: the sensitivities are those of a batch; a name is no input; a number is negative or
+                not finite; a matrix is not symmetric or not positive semidefinite.
         """
         self._single("covariance")
         outputs, y, names, x, jacobian = self._flat()
@@ -126,7 +128,8 @@ class Sensitivities(Drawable):
         return Covariance(outputs, names, *numbers, self.status, units, again)
 
     def _resample(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Recomputes the motion for samples of the inputs (S, N): outputs (S, n), NaN where a motion cannot start, and statuses (S,)."""
+        """Recomputes the motion for samples of the inputs (S, N): outputs (S, n), NaN where a motion cannot start,
+        and statuses (S,)."""
         leaves, structure = jax.tree.flatten(self.inputs)
         ends = np.cumsum([np.size(leaf) for leaf in leaves])[:-1]
         parts = zip(np.split(x, ends, axis=1), leaves, strict=True)
@@ -162,7 +165,8 @@ class Sensitivities(Drawable):
         return outputs, y, inputs, x, np.concatenate(rows, axis=1)
 
     def _groups(self) -> dict[str, list[int]]:
-        """Indices of the flat inputs (N,) that belong to each common name: "q0", "args", or "args.g" where g is an array."""
+        """Indices of the flat inputs (N,) that belong to each common name: "q0", "args",
+        or "args.g" where g is an array."""
         found: dict[str, list[int]] = {}
         start = 0
         for path, leaf in jax.tree_util.tree_leaves_with_path(self.inputs):
@@ -189,7 +193,8 @@ class Sensitivities(Drawable):
         return names | fields | {"status": (lanes, self.status), "trusted": (lanes, self.trusted)}
 
     def _columns(self) -> dict[str, np.ndarray]:
-        """One row for each pair of components of an output and an input: lane, output, value, input, derivative, trusted."""
+        """One row for each pair of components of an output and an input: lane, output, value, input, derivative,
+        trusted."""
         outputs, y, inputs, x, jacobian = self._flat()
         shape = jacobian.shape
         lane, output, of = (index.ravel() for index in np.indices(shape))
@@ -230,7 +235,8 @@ def components(tree: Any, batch: int, naming: Labels) -> tuple[tuple[str, ...], 
 
 
 def _name(path: tuple, index: tuple[int, ...], naming: Labels) -> str:
-    """Name of one number in a pytree: q[0], args.k[1], q[x] where coordinates have names, or y if the pytree is that number."""
+    """Name of one number in a pytree: q[0], args.k[1], q[x] where coordinates have names,
+    or y if the pytree is that number."""
     name, names = _path(path) or "y", naming.coordinates
     if names and name in COORDINATES and index and index[-1] < len(names):
         return f"{name}[{','.join([*map(str, index[:-1]), names[index[-1]]])}]"

@@ -21,18 +21,20 @@ class Indices(Drawable):
     Attributes:
         method: "Sobol' indices", "elementary effects" or "derivative-based indices".
         outputs, inputs: names; components have the problem's names of coordinates, if it has any.
-        index: arrays (n, N) by kind of index; NaN for an output that does not vary. Kinds and their ``meaning`` are those of the method.
+        index: arrays (n, N) by kind of index; NaN for an output that does not vary.
+            Kinds and their ``meaning`` are those of the method.
         confidence: half widths of the confidence intervals, (n, N) by kind.
         meaning: what each kind measures, in words.
         shown: the kinds that are drawn.
         second: Sobol' indices of pairs of inputs (n, N, N), above the diagonal, or None.
         variance: variance of each output over the lanes used (n,).
-        blocks, used: number of blocks of lanes that are evaluated together, and of blocks without a failed lane, the only ones used.
+        blocks, used: number of blocks of lanes that are evaluated together, and of blocks without a failed lane,
+            the only ones used.
         causes: number of lanes left out, by status bit.
         remarks: reservations about these numbers, in words.
         level: level of the confidence intervals.
-        output_units, input_units: units (n,) and (N,), "" where not known. Elementary effects have the unit of the output, nu that of
-            (output/input) squared, the other kinds have none.
+        output_units, input_units: units (n,) and (N,), "" where not known. Elementary effects have the unit of the
+            output, nu that of (output/input) squared, the other kinds have none.
     """
 
     method: str

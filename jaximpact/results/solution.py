@@ -57,36 +57,43 @@ class Solution(Drawable):
 
     Attributes:
         t: times of the rows (k,) [s]; the last is t1.
-        q: positions (k, d), U in the papers of the schemes, interpolated affinely between steps. For e > 0 they may leave the admissible set by O(h).
+        q: positions (k, d), U in the papers of the schemes, interpolated affinely between steps. For e > 0 they may
+            leave the admissible set by O(h).
         v: velocities (k, d) over the step that ends at or after the row's time.
-        z: admissible positions (k, d) of that step, Z in these papers. With `EventCorrected` and `EventDriven` q, v and z are those at the row's
-            time.
+        z: admissible positions (k, d) of that step, Z in these papers. With `EventCorrected` and `EventDriven` q, v and
+            z are those at the row's time.
         impulse: impulse of each constraint accumulated since the start (k, m).
-        energy: energy at (q, v) (k,) if the problem defines one, else None; in a row within the two steps of an impact, at the velocity before it.
-        values: values of the save function (`Save`) at the rows, with a leading axis k; q, v, z and impulse then hold the final row only.
+        energy: energy at (q, v) (k,) if the problem defines one, else None; in a row within the two steps of an impact,
+            at the velocity before it.
+        values: values of the save function (`Save`) at the rows, with a leading axis k; q, v,
+            z and impulse then hold the final row only.
         penetration: largest violation of a gap by q over all steps, ().
         residual: largest KKT residual of a contact problem [velocity], ().
-        iterations: iterations of the contact solver over all steps, (). In native code and kernels only of the steps in which a contact may close.
+        iterations: iterations of the contact solver over all steps, (). In native code and kernels only of the steps in
+            which a contact may close.
         status: `Status` bits OR-ed over the steps, ().
         failed_at: time of the first failure, NaN where none, () [s].
-        timing: the scheme, and the times to which its velocities and impulses belong (`Timing`); static. None in a solution
-            put together by hand.
+        timing: the scheme, and the times to which its velocities and impulses belong (`Timing`); static. None in a
+            solution put together by hand.
         origin: record of the call that made it (`Origin`); static.
-        pairs: with `jaximpact.bodies`, if near pairs are listed, the bodies of each of the m contacts (k, m, 2): bodies i < j, or
-            body i and obstacle a as (i, -1 - a); (N, N) in an empty slot. ``impulse`` is then that of the row's last step
-            only. Else None.
+        pairs: with `jaximpact.bodies`, if near pairs are listed, the bodies of each of the m contacts (k, m, 2): bodies
+            i < j, or body i and obstacle a as (i, -1 - a); (N, N) in an empty slot. ``impulse`` is then that of the
+            row's last step only. Else None.
         events: the first impacts (`LocatedImpacts`), with ``save=Events(impacts=k)``; else None.
-        joint_impulse: with joints, the impulse of each of their equations accumulated since the start (k, j); where some equations follow from
-            others, in each step the impulses of least norm among those that give the same motion. Else None.
-        friction_impulse: with friction, the impulse of each contact along its tangents accumulated since the start, (k, m, 1) in the plane,
-            (k, m, 2) in space. Else None.
+        joint_impulse: with joints, the impulse of each of their equations accumulated since the start (k, j); where
+            some equations follow from others, in each step the impulses of least norm among those that
+            give the same motion. Else None.
+        friction_impulse: with friction, the impulse of each contact along its tangents accumulated since the start, (k,
+            m, 1) in the plane, (k, m, 2) in space. Else None.
         joint_residual: with joints, the largest value |c| of their equations c = 0 over all steps, (). Else None.
-        error: with `EventDriven`, the estimated errors of all substeps added up, in units of the tolerance, (): positions and velocities are off by about
-            error × (atol + rtol |x|), by more where the motion makes errors grow (`jaximpact.convergence` measures that). Else None.
-        failed_by: with `EventDriven`, the number of the event that a step with TRIALS_EXHAUSTED met last, which `raise_if_failed` names: i for gap i, of m contacts
-            m + i for level i of the force's switches; with friction m + i where slip i stops, 2m + i or 3m + i where contact i breaks loose; -1 for none, (). Else None.
-        stopped: with ``until=``, whether the motion ended before t1, (); rows after the stop repeat the state and time of the stop.
-            Else None.
+        error: with `EventDriven`, the estimated errors of all substeps added up, in units of the tolerance, ():
+            positions and velocities are off by about error × (atol + rtol |x|), by more where the motion makes errors
+            grow (`jaximpact.convergence` measures that). Else None.
+        failed_by: with `EventDriven`, the number of the event that a step with TRIALS_EXHAUSTED met last, which
+            `raise_if_failed` names: i for gap i, of m contacts m + i for level i of the force's switches; with friction
+            m + i where slip i stops, 2m + i or 3m + i where contact i breaks loose; -1 for none, (). Else None.
+        stopped: with ``until=``, whether the motion ended before t1, (); rows after the stop repeat the state and time
+            of the stop. Else None.
     """
 
     t: Array
@@ -174,7 +181,8 @@ class Solution(Drawable):
                 raise IndexError(f"solution[mask]: the mask must have shape ({lanes},), got {which.shape}")
             if which.dtype.kind not in "biu" and which.size:
                 raise TypeError(
-                    f"solution[...] takes the number of a lane, a slice, a mask or numbers, got {which.dtype} of shape {which.shape}"
+                    f"solution[...] takes the number of a lane, a slice, a mask or numbers, got {which.dtype} of shape "
+                    f"{which.shape}"
                 )
             which = which if which.size or which.dtype == bool else which.astype(int)
             if which.dtype != bool and which.size and not (-lanes <= which.min() and which.max() < lanes):
@@ -182,7 +190,8 @@ class Solution(Drawable):
         return jax.tree.map(lambda x: x[which], self)
 
     def __iter__(self) -> Iterator[Solution]:
-        """Goes through the motions of a batch, as numpy arrays: those of an accelerator are copied once for all motions."""
+        """Goes through the motions of a batch, as numpy arrays: those of an accelerator are
+        copied once for all motions."""
         lanes = self._lane_axis()
         found = self if is_traced(self) else jax.device_get(self)
         return (found[i] for i in range(lanes))
@@ -199,15 +208,17 @@ class Solution(Drawable):
     def at(self, t: Any, problem: Any = None, **options: Any) -> Solution:
         """Interpolates the motion to other times, as ``save=t`` would have given it.
 
-        Without ``problem``: positions are affine and impulses are spread evenly over each step; v and z are those of the step that ends at or after
-        t. Up to rounding these are the rows that `solve` gives with ``save=t``. For `EventCorrected` and `EventDriven`, whose velocities belong to
-        the times of the rows, the path is a cubic between rows or, in a step with an impact, two parabolas that meet at the impact; its error is of
-        second order in h, whereas rows of ``save=t`` are as accurate as the scheme. Energies are left out: compute
+        Without ``problem``: positions are affine and impulses are spread evenly over each step; v and z are those of
+        the step that ends at or after t. Up to rounding these are the rows that `solve` gives with ``save=t``. For
+        `EventCorrected` and `EventDriven`, whose velocities belong to the times of the rows, the path is a cubic
+        between rows or, in a step with an impact, two parabolas that meet at the impact; its error is of second order
+        in h, whereas rows of ``save=t`` are as accurate as the scheme. Energies are left out: compute
         ``problem.energy(t, q, v, args)``.
 
-        With ``problem``, and args, args_axes and e as they were given, the motion is run again from the row before each time. The result is as
-        accurate as the scheme, also near impacts, and costs a substep or two for each time. Under a transformation of jax this is the only way, for
-        one motion only; the result then has the derivative of the motion, also by t.
+        With ``problem``, and args, args_axes and e as they were given, the motion is run again from the row before each
+        time. The result is as accurate as the scheme, also near impacts, and costs a substep or two for each time.
+        Under a transformation of jax this is the only way, for one motion only;
+        the result then has the derivative of the motion, also by t.
 
         Args:
             t: times in [t0, t1], a number or (k,) [s]; a number gives one row.
@@ -215,10 +226,12 @@ class Solution(Drawable):
             **options: args, args_axes, e, and the scheme, by default `EventDriven(1e-12, 1e-12)` or `EventCorrected()`.
 
         Returns:
-            A `Solution` of numpy arrays with a row for each time; fields of the whole motion, such as ``penetration``, are unchanged.
+            A `Solution` of numpy arrays with a row for each time; fields of the whole motion, such as ``penetration``,
+            are unchanged.
 
         Raises:
-            ValueError: a time outside [t0, t1], or rows that are not all steps: solve with save="all" (ensemble: save=1).
+            ValueError: a time outside [t0, t1], or rows that are not all steps:
+                solve with save="all" (ensemble: save=1).
             TypeError: inside a jax transformation without the problem, where ``save=t`` serves too.
         """
         if problem is not None:
@@ -227,7 +240,8 @@ class Solution(Drawable):
 
     @property
     def joint_force(self) -> Array | None:
-        """With joints, the mean force of each of their equations between rows, (..., k - 1, j) [J / unit of the equation]; else None.
+        """With joints, the mean force of each of their equations between rows,
+        (..., k - 1, j) [J / unit of the equation]; else None.
 
         Between two rows with an impact it includes the impulse of the impact.
         """
@@ -237,43 +251,48 @@ class Solution(Drawable):
         return gained / (self.t[..., 1:] - self.t[..., :-1])[..., None]
 
     def impacts(self, problem: Any, **options: Any) -> Any:
-        """Times, velocities and impulses of all impacts: `jaximpact.analysis.impacts` of this solution, with the same options (args included)."""
+        """Times, velocities and impulses of all impacts: `jaximpact.analysis.impacts` of this solution, with the same
+        options (args included)."""
         return analysis().impacts(problem, self, **options)
 
     def slips(self, problem: Any, **options: Any) -> Any:
-        """Modes (open, stick, slip) of each contact, work of friction, and events of slip: `jaximpact.analysis.slips` of this solution, with the
-        same options."""
+        """Modes (open, stick, slip) of each contact, work of friction, and events of slip: `jaximpact.analysis.slips`
+        of this solution, with the same options."""
         return analysis().slips(problem, self, **options)
 
     # other forms
 
     def to_xarray(self) -> xarray.Dataset:
-        """All arrays as an `xarray.Dataset` with named dimensions (lane, time, coordinate, constraint), units and meanings; needs xarray.
+        """All arrays as an `xarray.Dataset` with named dimensions (lane, time, coordinate, constraint),
+        units and meanings; needs xarray.
 
-        Times are a coordinate if all lanes share them, else the variable t. Numbers of a save function are variables ``values_...``;
-        q, v, z and impulse are then the state at t1.
+        Times are a coordinate if all lanes share them, else the variable t. Numbers of a save function are variables
+        ``values_...``; q, v, z and impulse are then the state at t1.
         """
         return to_dataset(self)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A table with a row for each time, indexed by t, or by lane and t; needs pandas. The last row is that of t1."""
+        """A table with a row for each time, indexed by t, or by lane and t; needs pandas.
+        The last row is that of t1."""
         return to_table(self)
 
     def to_paraview(self, path: str | Path, *, dimension: int = 3, radius: Any = None) -> Path:
         """Writes one motion of bodies for ParaView: ``path``, ending in .pvd, and a folder of VTK files beside it.
 
-        In every row bodies are points with their velocity, and radius if given; with listed near pairs, contacts with an impulse are lines with
-        their impulse in the step. Needs vtk (`pip install vtk`).
+        In every row bodies are points with their velocity, and radius if given; with listed near pairs, contacts with
+        an impulse are lines with their impulse in the step. Needs vtk (`pip install vtk`).
 
         Args:
             dimension: coordinates of each body, 2 or 3.
-            radius: a number, one for each body (N,), or a function of t that returns one of these; stored for each point, to draw glyphs.
+            radius: a number, one for each body (N,), or a function of t that returns one of these;
+                stored for each point, to draw glyphs.
 
         Returns:
             The path.
 
         Raises:
-            ValueError: several motions, coordinates that do not divide by the dimension, another ending, radii of another shape.
+            ValueError: several motions, coordinates that do not divide by the dimension, another ending,
+                radii of another shape.
             ImportError: vtk is not installed.
         """
         return paraview.write(self, path, dimension, radius)
@@ -289,7 +308,8 @@ class Solution(Drawable):
 
     @property
     def provenance(self) -> dict[str, str]:
-        """Versions, device and processor of this process or, for a solution from a file, of the one that computed it."""
+        """Versions, device and processor of this process or, for a solution from a file,
+        of the one that computed it."""
         return provenance() if self.origin.made is None else dict(self.origin.made)
 
     # status
@@ -322,7 +342,8 @@ class Solution(Drawable):
 
 
 def with_names(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorator of a function whose first argument is a problem: its result gets the problem's names and units, and records if rows are all steps."""
+    """Decorator of a function whose first argument is a problem: its result gets the problem's names and units, and
+    records if rows are all steps."""
     saves = inspect.signature(function).parameters.get("save")
 
     @functools.wraps(function)

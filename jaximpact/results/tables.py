@@ -192,7 +192,8 @@ def to_table(solution: Solution) -> pandas.DataFrame:
 
 
 def spread_columns(name: str, values: Any, names: tuple[str, ...] | None = None) -> dict[str, np.ndarray]:
-    """Columns (n,) from an array (n, ...): ``name`` itself, or one column per component, with ``names`` of the components if given."""
+    """Columns (n,) from an array (n, ...): ``name`` itself, or one column per component,
+    with ``names`` of the components if given."""
     array = np.asarray(values)
     if array.ndim <= 1:
         return {name: array}

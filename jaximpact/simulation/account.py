@@ -15,7 +15,8 @@ from ..mechanics.status import FAILURES, Status, as_status
 
 
 class Account(NamedTuple):
-    """Running totals over the steps of a motion, of shape () but for ``joint_residual`` (j,), until it is `closed`; part of the loop's carry.
+    """Running totals over the steps of a motion, of shape () but for ``joint_residual`` (j,), until it is `closed`;
+    part of the loop's carry.
 
     `Solution` has fields of the same names.
     """
@@ -33,8 +34,8 @@ class Account(NamedTuple):
     def start(
         cls, status: Array, t0: Array, joint_residual: Array, error: Array | None = None, near: Array | None = None
     ) -> Account:
-        """The account at t0, from the status bits of the start and the residuals |c| (j,) of the joints; ``error`` () is zero, None for schemes that
-        do not estimate it; ``near`` () as in `Info`."""
+        """The account at t0, from the status bits of the start and the residuals |c| (j,) of the joints; ``error`` ()
+        is zero, None for schemes that do not estimate it; ``near`` () as in `Info`."""
         zero, none = jnp.zeros_like(t0), jnp.zeros((), jnp.int32)
         failed_by = jax.tree.map(lambda _: none - 1, near)
         never = jnp.full_like(zero, jnp.nan)
@@ -56,7 +57,8 @@ class Account(NamedTuple):
         return self._replace(joint_residual=jnp.max(self.joint_residual) if self.joint_residual.size else None)
 
     def with_step(self, problem: Problem, motion: Motion, k: Any, state: Any, info: Info) -> Account:
-        """Adds a ``state`` and the `Info` of step ``k``; with XLA the step ends at that state, in native code it starts from it."""
+        """Adds a ``state`` and the `Info` of step ``k``; with XLA the step ends at that state,
+        in native code it starts from it."""
         t = time_of(motion, state)
         gaps = problem.near(getattr(state, "neighbours", None)).gaps(t, state.q, motion.args)
         lost = as_status(~finite(state), Status.NON_FINITE)

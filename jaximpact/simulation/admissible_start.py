@@ -19,8 +19,8 @@ def admissible_start(problem: Problem, law: ContactLaw, motion: Motion) -> tuple
     """Makes the start admissible by an inelastic impact at t0: Paoli 2010, initial data (P4).
 
     Returns:
-        The motion with v0 projected onto the tangent cone T(t0, q0) in the kinetic metric; the impulse (m,) of contacts; impulse and residual of
-        the joints; status bits ().
+        The motion with v0 projected onto the tangent cone T(t0, q0) in the kinetic metric; the impulse (m,) of
+        contacts; impulse and residual of the joints; status bits ().
     """
     q0, v0, t0, h, e, args = motion.q0, motion.v0, motion.t0, motion.h, motion.e, motion.args
     metric = Metric.at(problem, q0, args, t0)

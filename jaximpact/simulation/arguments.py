@@ -1,4 +1,5 @@
-"""The methods, the grid, the starts and the end of motions: what users give of them is checked, and chosen where they do not.
+"""The methods, the grid, the starts and the end of motions: what users give of them is checked,
+and chosen where they do not.
 
 Under a jax transformation numbers are unknown: shapes and types are still checked, values are not.
 """
@@ -50,7 +51,8 @@ NODES = 1000  # of a Gauss-Legendre rule
 
 
 def choose_methods(scheme: Any, projection: Any, problem: Any, steps: bool = True) -> tuple[Any, Any]:
-    """Scheme and projection, with the defaults for the problem for None; raises for classes or names in place of instances.
+    """Scheme and projection, with the defaults for the problem for None;
+    raises for classes or names in place of instances.
 
     ``steps``: whether the size or the number of steps is given; if not, the default is a scheme that chooses its own.
     """
@@ -65,7 +67,8 @@ def choose_methods(scheme: Any, projection: Any, problem: Any, steps: bool = Tru
         _check_method("projection", projection, ContactSolver, "ActiveSet()")
     if problem.listed and not projection.takes_lists:
         raise ValueError(
-            f"{type(projection).__name__} needs a matrix of all contacts, which a list of near pairs has not: use ConjugateGradients()"
+            f"{type(projection).__name__} needs a matrix of all contacts, which a list of near pairs has not: use "
+            "ConjugateGradients()"
         )
     return scheme, projection
 
@@ -80,11 +83,13 @@ def _default_scheme(problem: Problem, steps: bool) -> Scheme:
 
 
 def _check_method(name: str, method: Any, kind: type, example: str) -> None:
-    """Checks a scheme or projection and its options: flags, counts from 1 on, and finite numbers >= 0; and that jax knows its class."""
+    """Checks a scheme or projection and its options: flags, counts from 1 on, and finite numbers >= 0;
+    and that jax knows its class."""
     check_kind(name, method, kind, f"a {name} such as {example}")
     if jax.tree_util.all_leaves([method]):
         raise TypeError(
-            f"{type(method).__name__} is a class that jax does not know: write @jax.tree_util.register_dataclass above its @dataclass(frozen=True)"
+            f"{type(method).__name__} is a class that jax does not know: write @jax.tree_util.register_dataclass above "
+            "its @dataclass(frozen=True)"
         )
     for option in fields(method) if is_dataclass(method) else ():
         value, name = getattr(method, option.name), f"{type(method).__name__}({option.name}=...)"
@@ -118,12 +123,14 @@ def check_step(scheme: Scheme, problem: Problem, h: Any, steps: Any) -> None:
 
 
 def choose_grid(scheme: Scheme, save: Save, problem: Problem, h: Any, steps: Any, t0: Any, t1: Any) -> Any:
-    """Returns the user's ``steps`` (None if h is given); without either, for a scheme that chooses its own steps, the number that ``save`` needs."""
+    """Returns the user's ``steps`` (None if h is given); without either, for a scheme that chooses its own steps, the
+    number that ``save`` needs."""
     if h is not None or steps is not None or scheme.traits.order is not None:
         return steps
     if problem.noise is not None:
         raise ValueError(
-            "noise: white forces are constant in a step, and no scheme can choose it: give h, its size, or steps, their number, with any scheme"
+            "noise: white forces are constant in a step, and no scheme can choose it: give h, its size, or steps, "
+            "their number, with any scheme"
         )
     if save.every is not None:
         if save.every > 1:
@@ -157,9 +164,11 @@ def _of_lanes(problem: Problem, motion: Motion, one: PersistentJit, axes: tuple)
 
 
 def start_reports(problem: Problem, lanes: Lanes, h: Any = None, one: PersistentJit = _report) -> StartReport:
-    """Start reports of all lanes, with a leading lane axis; ``h``: step, which sets the tolerance for closed contacts, or None.
+    """Start reports of all lanes, with a leading lane axis; ``h``: step, which sets the tolerance for closed contacts,
+    or None.
 
-    ``one``: what is computed of a lane, by default its report; or `has_good_start`, of which nothing else has to be looked at.
+    ``one``: what is computed of a lane, by default its report; or `has_good_start`,
+    of which nothing else has to be looked at.
     """
     starts = lanes.only("q0", "v0", "t0", "args", *OF_FRICTION, h=h)
     through_xla = partial(_of_lanes, one=one, axes=starts.axes)
@@ -171,8 +180,8 @@ def start_reports(problem: Problem, lanes: Lanes, h: Any = None, one: Persistent
 def check_start(problem: Problem, one: Lanes) -> tuple[Problem, str | None]:
     """Raises if the start of ``one`` motion is not admissible or a number is invalid; traced numbers are not checked.
 
-    Returns the problem, with room for the near pairs at the start (`fit_room`) and joints marked if rows depend on others (`fit_joints`); and a
-    remark for the user, for instance that v0 has to be projected, or None.
+    Returns the problem, with room for the near pairs at the start (`fit_room`) and joints marked if rows depend on
+    others (`fit_joints`); and a remark for the user, for instance that v0 has to be projected, or None.
     """
     h = one.motion.h
     if is_traced(problem, one.only("q0", "v0", "t0", "args", *OF_FRICTION).motion):
@@ -204,13 +213,15 @@ def check_until(until: Any, problem: Problem, one: Motion) -> Until | None:
 
 
 def fit_joints(problem: Problem, report: StartReport) -> Problem:
-    """Returns the problem, with its joints wrapped as `MayDepend` if at the start of some lane rows of their Jacobian depend on other rows."""
+    """Returns the problem, with its joints wrapped as `MayDepend` if at the start of some lane rows of their
+    Jacobian depend on other rows."""
     dependent = report.joints is not None and np.any(report.joints.redundant)
     return MayDepend.of(problem) if dependent else problem
 
 
 def fit_room(problem: Problem, report: StartReport) -> Problem:
-    """Returns the problem with neighbour lists large enough for the near pairs found at the starts; unchanged if they are already."""
+    """Returns the problem with neighbour lists large enough for the near pairs found at the starts;
+    unchanged if they are already."""
     if report.bodies is None:
         return problem
     before: Any = problem.constraints

@@ -46,13 +46,15 @@ def assemble(
         q0, v0: position and velocity nearby (d,).
         t0: the time at which joints hold [s].
         args: parameters handed to the problem's functions.
-        free: coordinates that may be changed, by number or name; the others, such as the crank's angle and its rate, stay. By default all.
+        free: coordinates that may be changed, by number or name; the others, such as the crank's angle and its rate,
+            stay. By default all.
 
     Returns:
         Position and velocity (d,).
 
     Raises:
-        ValueError: the problem has no joints, there is no position near q0 that satisfies them, or no velocity that keeps them.
+        ValueError: the problem has no joints, there is no position near q0 that satisfies them,
+            or no velocity that keeps them.
 
     Example:
         >>> import jax.numpy as jnp, jaximpact as ji
@@ -78,19 +80,22 @@ def assemble(
         tolerance = 1e4 * float(jnp.finfo(q.dtype).eps)
         if not np.all(np.abs(left) <= tolerance * np.asarray(scale[0])):
             raise ValueError(
-                f"no position near q0 satisfies the joints: of joints(t0, q, args) {float(np.max(np.abs(left))):.3g} is left; begin nearer to "
+                f"no position near q0 satisfies the joints: of joints(t0, q, args) {float(np.max(np.abs(left))):.3g} "
+                "is left; begin nearer to "
                 "one, or let more coordinates be free"
             )
         if not np.all(np.abs(rates) <= 1e-6 * np.asarray(scale[1])):
             raise ValueError(
-                f"no velocity keeps the joints: their rates stay at {float(np.max(np.abs(rates))):.3g}; rows of joints(t, q, args) contradict "
+                f"no velocity keeps the joints: their rates stay at {float(np.max(np.abs(rates))):.3g}; rows of "
+                "joints(t, q, args) contradict "
                 "each other, or more coordinates must be free"
             )
     return q, v
 
 
 def _places(problem: Problem, free: Any, d: int) -> tuple[int, ...]:
-    """Numbers, sorted, of the coordinates that ``free`` names or numbers; all of the ``d`` coordinates if it is None."""
+    """Numbers, sorted, of the coordinates that ``free`` names or numbers;
+    all of the ``d`` coordinates if it is None."""
     if free is None:
         return tuple(range(d))
     names, found = problem.coordinates or (), []
@@ -108,7 +113,8 @@ def _places(problem: Problem, free: Any, d: int) -> tuple[int, ...]:
 @partial(jax.jit, static_argnames="places")
 @full_precision()
 def _assemble(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, places: tuple[int, ...]) -> tuple:
-    """Returns position and velocity (d,); the residuals of the joints (j,) and of their rates (j,) there; and the scales of both residuals.
+    """Returns position and velocity (d,); the residuals of the joints (j,) and of their rates (j,) there; and the
+    scales of both residuals.
 
     ``places``: numbers of the k coordinates that may change.
     """
@@ -120,7 +126,8 @@ def _assemble(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, plac
     cut = max(DEPENDENT, 64 * float(jnp.finfo(q0.dtype).eps))
 
     def response(matrix: Array, metric: Array) -> tuple[Array, Array, Array, Array]:
-        """For a ``matrix`` J (j, k) and a ``metric`` M (k, k): M^-1 J', J M^-1 J', and the inverse of J M^-1 J' with its pivots."""
+        """For a ``matrix`` J (j, k) and a ``metric`` M (k, k): M^-1 J', J M^-1 J',
+        and the inverse of J M^-1 J' with its pivots."""
         found = linalg.solve(metric, matrix.T)
         return found, matrix @ found, *invert_semidefinite(frozen(matrix @ found), cut, sparse=True)
 

@@ -1,6 +1,7 @@
 """Choice of the execution of motions: XLA, native code of a CPU, or one kernel of a GPU.
 
-A *task* is the computation for one motion, ``task(program, motion, length)``; the tasks are in `trajectory` and `sensitivities`.
+A *task* is the computation for one motion, ``task(program, motion, length)``;
+the tasks are in `trajectory` and `sensitivities`.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ Call = Callable[[Motion, Any], Any]
 
 
 def execution_of(execution: str, problem: Problem) -> str:
-    """The execution of a problem: as asked for, but "xla" for bodies in lists, since only XLA runs the search for near pairs.
+    """The execution of a problem: as asked for, but "xla" for bodies in lists,
+    since only XLA runs the search for near pairs.
 
     Raises:
         ValueError: ``execution`` is unknown, or cannot take the problem.
@@ -48,7 +50,8 @@ def execution_of(execution: str, problem: Problem) -> str:
     check_choice("execution", execution, EXECUTIONS)
     if problem.listed and execution in ("native", "kernel"):
         raise ValueError(
-            f"execution={execution!r} takes no list of near pairs of bodies: give execution='xla', or Bodies(lists=False)"
+            f"execution={execution!r} takes no list of near pairs of bodies: give execution='xla', or "
+            "Bodies(lists=False)"
         )
     return "xla" if problem.listed else execution
 
@@ -75,7 +78,8 @@ def batch_backend(task: Task, program: Program, lanes: Lanes, execution: str) ->
 
 
 def through_xla(task: Task, program: Program, lanes: Lanes, shares: int = 1) -> Call:
-    """Returns a function that runs the task through XLA, as operations on all lanes; ``shares``: number of devices that share the lanes."""
+    """Returns a function that runs the task through XLA, as operations on all lanes; ``shares``:
+    number of devices that share the lanes."""
     return lambda motion, length: _vmap_program(program, motion, length, task=task, axes=lanes.axes, shares=shares)
 
 
@@ -95,7 +99,8 @@ def vmap_lanes(one: Callable[[Motion], Any], motion: Motion, axes: tuple, shares
 
 
 def as_kernel(task: Task, program: Program, lanes: Lanes, shares: int) -> Call:
-    """Returns a function that runs the task as one GPU kernel, in which each lane executes only the branches that it needs.
+    """Returns a function that runs the task as one GPU kernel, in which each lane executes
+    only the branches that it needs.
 
     ``shares``: number of devices that share the lanes. ValueError without a GPU.
     """
@@ -114,7 +119,8 @@ def _kernel(program: Program, motion: Motion, turns: Any, task: Task, axes: tupl
 
 
 def _share_lanes(call: Callable, axes: Motion, shares: int) -> Callable:
-    """Shares the lanes of a batched ``call`` of a motion with lane ``axes`` among the local devices; unchanged if ``shares`` is 1."""
+    """Shares the lanes of a batched ``call`` of a motion with lane ``axes`` among the local devices;
+    unchanged if ``shares`` is 1."""
     if shares == 1:
         return call
     mesh = Mesh(np.array(jax.local_devices()), ("lane",))
@@ -123,7 +129,8 @@ def _share_lanes(call: Callable, axes: Motion, shares: int) -> Callable:
 
 
 def as_native(task: Task, program: Program, lanes: Lanes) -> Call:
-    """Returns a function that runs the task as native CPU code, in which each lane executes only the branches it needs; results are numpy arrays."""
+    """Returns a function that runs the task as native CPU code, in which each lane executes only the branches it needs;
+    results are numpy arrays."""
     turns = RowRequest.of(program) if program.rows else ()
     call = native.over_lanes(one_lane, (None, lanes.in_axes), turns, task=task)
     shape = program.without_rows
@@ -131,7 +138,8 @@ def as_native(task: Task, program: Program, lanes: Lanes) -> Call:
 
 
 def native_or_xla(one: Callable, axes: tuple, xla: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a batched version of the jitted one-lane function ``one``: native code if numbers are known and it compiles, else ``xla``.
+    """Returns a batched version of the jitted one-lane function ``one``:
+    native code if numbers are known and it compiles, else ``xla``.
 
     ``axes``: lane axes of its operands, as `in_axes` of `jax.vmap`; ``xla``: the batched function for XLA.
     """
@@ -170,8 +178,8 @@ def single_backend(
 ) -> Callable[..., Any]:
     """Function that runs a task for one motion, by the given ``execution``; ``xla``: the function for execution by XLA.
 
-    By default XLA compiles the task for a fixed number of steps, as reverse mode needs it. With "auto" native code or a GPU kernel runs the task if
-    it can; on a CPU XLA does if there are so many contacts that it is faster.
+    By default XLA compiles the task for a fixed number of steps, as reverse mode needs it. With "auto" native code or a
+    GPU kernel runs the task if it can; on a CPU XLA does if there are so many contacts that it is faster.
     """
     if xla is None:
         xla = lambda motion: one_lane(program.replace(length=int(motion.steps)), motion, task=task)
@@ -210,7 +218,8 @@ def _or_refuse(execution: str, call: Callable[..., Any], *operands: Any) -> Any:
 
 
 def _either(first: Callable[..., Any], xla: Callable[..., Any], *operands: Any) -> Any:
-    """Returns ``first(*operands)``, run by native code or a kernel, or ``xla(*operands)`` if the former cannot be compiled."""
+    """Returns ``first(*operands)``, run by native code or a kernel, or ``xla(*operands)`` if the
+    former cannot be compiled."""
     try:
         return first(*operands)
     except (Unsupported, ImportError) as error:

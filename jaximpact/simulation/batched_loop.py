@@ -1,4 +1,5 @@
-"""Loop over steps in which all lanes of a batch step together, for XLA; with neighbour lists it stops where a list overflows and can go on."""
+"""Loop over steps in which all lanes of a batch step together, for XLA; with neighbour lists it stops where a list
+overflows and can go on."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from .rows import Row, RowWriter
 
 
 class BatchedLoop:
-    """Loop over the steps of a motion, batched by `jax.vmap`; its carry is (state of the scheme, `Row`, `Account`, `RowBuffer` of saved rows)."""
+    """Loop over the steps of a motion, batched by `jax.vmap`; its carry is (state of the scheme, `Row`, `Account`,
+    `RowBuffer` of saved rows)."""
 
     def __init__(self, motion_loop: Any) -> None:
         self.motion_loop, self.program, self.motion = motion_loop, motion_loop.program, motion_loop.moving
@@ -29,9 +31,11 @@ class BatchedLoop:
         self.keeper = RowWriter(program, self.motion, self.content)
 
     def content(self, k: Any, row: Row, i: Any) -> Any:
-        """Content to save for step k and the i-th saved time: the ``row`` after the step, or the value of the save function.
+        """Content to save for step k and the i-th saved time: the ``row`` after the step,
+        or the value of the save function.
 
-        The value is computed from the row interpolated to that time. A row is saved as it is, and `collect` interpolates it after the loop.
+        The value is computed from the row interpolated to that time. A row is saved as it is, and `collect`
+        interpolates it after the loop.
         """
         program, motion = self.program, self.motion
         if program.every:
@@ -42,12 +46,14 @@ class BatchedLoop:
         return self.motion_loop.value(t, self.motion_loop.in_time(t, row, motion.time(k) - t))
 
     def start_carry(self, begin: tuple) -> tuple:
-        """Carry before the first step, from ``begin`` = (state, row, account) at t0; the row is saved if a row at t0 is wanted."""
+        """Carry before the first step, from ``begin`` = (state, row, account) at t0;
+        the row is saved if a row at t0 is wanted."""
         _, initial, _ = begin
         return (*begin, self.keeper.put(self.keeper.empty(initial), 0, initial))
 
     def make_step(self, carry: tuple, k: Any, loses_second_derivative: bool = False) -> tuple:
-        """State, row and account after step k, from the ``carry`` before it; ``loses_second_derivative``: as in `MotionLoop.make_step`."""
+        """State, row and account after step k, from the ``carry`` before it; ``loses_second_derivative``: as in
+        `MotionLoop.make_step`."""
         motion_loop, motion = self.motion_loop, self.motion
         if self.program.reports_progress:
             report = k % jnp.maximum(motion.steps // XLA_REPORTS, 1) == 0
@@ -87,7 +93,8 @@ class BatchedLoop:
         return self.finish(carry)
 
     def up_to(self, carry: tuple, last: Any) -> tuple[tuple, Array]:
-        """Makes steps up to step ``last``, but none in which a neighbour list overflows; returns the carry, and whether a list would overflow, ()."""
+        """Makes steps up to step ``last``, but none in which a neighbour list overflows; returns the carry, and whether
+        a list would overflow, ()."""
         lost = lambda account: account.status & int(Status.NEIGHBOURS_LOST) != 0
 
         def continues(now: tuple[tuple, Array]) -> Array:
@@ -153,8 +160,8 @@ def _scan(body: Callable, carry: Any, numbers: Array) -> Any:
 def _scan_in_segments(body: Callable, carry: Any, numbers: Array) -> Any:
     """`lax.scan` over ``numbers`` that needs little memory in reverse mode.
 
-    Only the states between segments are stored, about as many as the square root of the number of steps; a segment is recomputed
-    for its derivative.
+    Only the states between segments are stored, about as many as the square root of the number of steps; a segment is
+    recomputed for its derivative.
     """
     count = len(numbers)
     root = math.isqrt(count)

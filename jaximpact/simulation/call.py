@@ -1,4 +1,5 @@
-"""`Call`: the arguments of `solve`, `ensemble` and `sensitivities` as one record, which is checked and made canonical once, by `canonical`.
+"""`Call`: the arguments of `solve`, `ensemble` and `sensitivities` as one record,
+which is checked and made canonical once, by `canonical`.
 
 A number of a call, such as a restitution, is a field here, one of `Motion`, and a keyword in `public`.
 """
@@ -51,7 +52,8 @@ from .validation import check_functions, check_problem, without_empty_gaps
 
 
 class MotionOptions(TypedDict, total=False):
-    """Options of motions, as in `solve`: parameters, restitution, friction, scheme and contact solver; None for an option that is not given."""
+    """Options of motions, as in `solve`: parameters, restitution, friction, scheme and contact solver; None for an
+    option that is not given."""
 
     args: Any
     e: Any
@@ -63,7 +65,8 @@ class MotionOptions(TypedDict, total=False):
 
 
 class LaneOptions(MotionOptions, total=False):
-    """Options of batches of motions, as in `ensemble`: those of `MotionOptions`, and which leaves of args carry a lane axis."""
+    """Options of batches of motions, as in `ensemble`: those of `MotionOptions`,
+    and which leaves of args carry a lane axis."""
 
     args_axes: Any
 
@@ -115,9 +118,11 @@ class Call:
 
 
 def canonical(call: Call, batched: bool = False) -> tuple[Call, Lanes]:
-    """Chooses the methods and the steps of a call, converts its numbers to arrays of one dtype, and checks all of them but the starts.
+    """Chooses the methods and the steps of a call, converts its numbers to arrays of one dtype,
+    and checks all of them but the starts.
 
-    Returns the call with its methods and its problem, without the numbers, and these, of which none has a lane axis if it is not ``batched``.
+    Returns the call with its methods and its problem, without the numbers, and these,
+    of which none has a lane axis if it is not ``batched``.
     """
     problem = call.problem
     scheme, projection = choose_methods(call.scheme, call.projection, problem, call.has_steps)
@@ -204,7 +209,8 @@ def _count(t0: Any, t1: Any, h: Any) -> np.ndarray:
     """Number of steps of size h from t0 to t1, () or by lane where it differs."""
     if is_traced(t0, t1, h):
         raise ValueError(
-            "h, t0 and t1 must be concrete for solve to know the number of steps: under jit, vmap or grad over them, give "
+            "h, t0 and t1 must be concrete for solve to know the number of steps: under jit, vmap or grad over them, "
+            "give "
             "steps=N in place of h (for a sweep over h use ensemble)"
         )
     begin, end, step = (np.asarray(x, np.float64) for x in (t0, t1, h))
@@ -213,7 +219,8 @@ def _count(t0: Any, t1: Any, h: Any) -> np.ndarray:
 
 
 def program_of(call: Call, lanes: Lanes, problem: Problem) -> Program:
-    """The program of a canonical call for these motions; ``problem``: its own, made to fit their starts (`check_start`, `check_lanes`)."""
+    """The program of a canonical call for these motions; ``problem``: its own,
+    made to fit their starts (`check_start`, `check_lanes`)."""
     until = check_until(call.until, problem, lanes.first)
     return Program.of(problem, call.scheme, call.projection, call.save, lanes.motion, until)
 
@@ -262,7 +269,8 @@ def for_lanes(call: Call) -> tuple[Program, Lanes]:
             check_counts(chunk=call.chunk)
         if known.save.every is not None and np.ndim(lanes.motion.steps):
             raise ValueError(
-                "save: every k-th step gives lanes of different numbers of steps different numbers of rows; give times, or 'final'"
+                "save: every k-th step gives lanes of different numbers of steps different numbers of rows; give "
+                "times, or 'final'"
             )
         program = program_of(known, lanes, problem)
         one = lanes.first
@@ -298,10 +306,11 @@ def as_lanes(call: Call) -> tuple[Call, bool]:
 
 
 def numbers_of_one(name: str, call: Call) -> Any:
-    """Restitution or coefficients of friction of a call in a valid shape for lanes, if no other argument has a lane axis.
+    """Restitution or coefficients of friction of a call in a valid shape for lanes,
+    if no other argument has a lane axis.
 
-    Shape (m,), with m contacts, is one number for each contact, as in `solve`, and becomes (1, m); every other is returned as it is. ``name``:
-    "e", "friction" or "static_friction".
+    Shape (m,), with m contacts, is one number for each contact, as in `solve`, and becomes (1, m); every other is
+    returned as it is. ``name``: "e", "friction" or "static_friction".
     """
     given = getattr(call, name)
     if isinstance(given, list | tuple):

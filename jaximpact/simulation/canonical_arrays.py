@@ -1,4 +1,5 @@
-"""Conversion of states, parameters, times, restitution and friction to arrays of one dtype; errors name the argument."""
+"""Conversion of states, parameters, times, restitution and friction to arrays of one dtype;
+errors name the argument."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ def cast_numbers(name: str, tree: Any, dtype: Any) -> Any:
 
 
 def canonical_state(q0: Any, v0: Any) -> tuple[Any, Any]:
-    """Returns q0 and v0 as arrays of one floating dtype: if only one of them is given as an array its dtype, else the promoted one."""
+    """Returns q0 and v0 as arrays of one floating dtype: if only one of them is given as an array its dtype,
+    else the promoted one."""
     arrays = [is_array(x) for x in (q0, v0)]
     q0, v0 = real_array("q0", q0), real_array("v0", v0)
     dtype = np.promote_types(q0.dtype, v0.dtype) if arrays[0] == arrays[1] else (q0 if arrays[0] else v0).dtype
@@ -47,7 +49,8 @@ def canonical_state(q0: Any, v0: Any) -> tuple[Any, Any]:
 
 
 def full_axes(args: Any, args_axes: Any) -> Any:
-    """Expands args_axes to a pytree like args: 0 for a leaf with a lane axis, -1 for one without; ValueError if it is no prefix of args."""
+    """Expands args_axes to a pytree like args: 0 for a leaf with a lane axis, -1 for one without;
+    ValueError if it is no prefix of args."""
     if args_axes is None:
         return jax.tree.map(lambda _: -1, args)
     message = f"args_axes must be 0, None or a pytree prefix of args of 0 and None, got {args_axes!r}"
@@ -66,7 +69,8 @@ def full_axes(args: Any, args_axes: Any) -> Any:
     for axis, (path, leaf) in zip(jax.tree.leaves(axes), jax.tree_util.tree_leaves_with_path(args), strict=True):
         if axis == 0 and np.ndim(leaf) == 0:
             raise ValueError(
-                f"args_axes marks args{jax.tree_util.keystr(path)}, a single number: give it a lane axis, or None in args_axes"
+                f"args_axes marks args{jax.tree_util.keystr(path)}, a single number: give it a lane axis, or None in "
+                "args_axes"
             )
     return axes
 
@@ -97,14 +101,16 @@ def check_times(t0: Any, t1: Any, h: Any) -> None:
 
 
 def count_steps(t0: Any, t1: Any, h: Any, eps: float) -> np.ndarray:
-    """Number of steps of size h that lead from t0 to t1, up to round-off ``eps`` (relative), elementwise; ValueError if too many."""
+    """Number of steps of size h that lead from t0 to t1, up to round-off ``eps`` (relative), elementwise;
+    ValueError if too many."""
     with np.errstate(over="ignore"):
         ratio = (np.asarray(t1, np.float64) - t0) / h
     if not (ratio <= MAX_COUNT).all():
         i = np.unravel_index(np.argmax(ratio), ratio.shape)
         of = f" of trajectory {i[0]}" if i else ""
         raise ValueError(
-            f"h = {np.broadcast_to(h, ratio.shape)[i]:g}{of} makes {ratio[i]:.3g} steps from t0 to t1, but at most {MAX_COUNT} "
+            f"h = {np.broadcast_to(h, ratio.shape)[i]:g}{of} makes {ratio[i]:.3g} steps from t0 to t1, but at most "
+            f"{MAX_COUNT} "
             "(2^31 - 2) are possible: take a larger h, or compute the motion in parts"
         )
     steps = np.ceil(ratio - 4 * eps * (1 + ratio + np.abs(t0) / h))
@@ -117,7 +123,8 @@ def check_restitution(e: Any) -> None:
 
 
 def check_coefficients(friction: Any, name: str = "friction") -> None:
-    """Raises unless the coefficients of friction are finite and not negative; None (no friction) and traced values pass."""
+    """Raises unless the coefficients of friction are finite and not negative;
+    None (no friction) and traced values pass."""
     if friction is not None and not is_traced(friction):
         mu = np.asarray(friction)
         if not np.all((mu >= 0) & np.isfinite(mu)):
@@ -125,7 +132,8 @@ def check_coefficients(friction: Any, name: str = "friction") -> None:
 
 
 def split_restitution(problem: Problem, e: Any, dtype: Any) -> tuple[Problem, Any]:
-    """Splits the restitution off the problem; returns the problem without it, a numeric mass cast to ``dtype``, and the restitution of a `Motion`.
+    """Splits the restitution off the problem; returns the problem without it, a numeric mass cast to ``dtype``, and the
+    restitution of a `Motion`.
 
     A restitution that is a function stays with the problem, unless e replaces it, and the motion's is then 1.
     """
@@ -139,17 +147,20 @@ def split_restitution(problem: Problem, e: Any, dtype: Any) -> tuple[Problem, An
 
 
 def split_friction(problem: Problem, given: Any, dtype: Any, name: str = "friction") -> tuple[Problem, Any]:
-    """Splits the coefficients of friction off the problem; returns the problem without them, and the coefficients of a `Motion`.
+    """Splits the coefficients of friction off the problem; returns the problem without them,
+    and the coefficients of a `Motion`.
 
-    ``given``: coefficients from the user, None for the problem's own. ``name``: "friction" or "static_friction". The returned coefficients are None
-    if there are none, or if the problem computes them from args; such a function stays in the problem.
+    ``given``: coefficients from the user, None for the problem's own. ``name``: "friction" or "static_friction". The
+    returned coefficients are None if there are none, or if the problem computes them from args;
+    such a function stays in the problem.
     """
     own = getattr(problem, name)
     if given is None and (own is None or callable(own)):
         return problem, None
     if problem.slip is None:
         raise ValueError(
-            f"{name}=...: the problem says nothing of slip; state it with slip=lambda t, q, v, args: (m,), or (m, 2) in space"
+            f"{name}=...: the problem says nothing of slip; state it with slip=lambda t, q, v, args: (m,), or (m, 2) "
+            "in space"
         )
     mu = real_array(name, own if given is None else given).astype(dtype)
     # a number that no motion is computed with

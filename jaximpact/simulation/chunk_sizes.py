@@ -13,11 +13,13 @@ SHORT_VECTORS = (2, 4, 8)
 
 
 def divide(counts: np.ndarray, chunk: int, shares: int = 1) -> list[tuple[Any, Any]]:
-    """Divides lanes into chunks of at most ``chunk`` lanes with similar numbers of steps ``counts`` (B,), longest first.
+    """Divides lanes into chunks of at most ``chunk`` lanes with similar numbers of steps ``counts`` (B,),
+    longest first.
 
-    Returns pairs: the lane numbers of a chunk, and the same padded to one of few sizes. Lanes of a chunk run as many steps as the longest of them.
-    Every size costs a compilation: sizes are shared as far as the total work, padding included, stays within MAX_WORK_RATIO times the sum of the
-    steps. ``shares``: number of devices among which a chunk is divided.
+    Returns pairs: the lane numbers of a chunk, and the same padded to one of few sizes. Lanes of a chunk run as many
+    steps as the longest of them. Every size costs a compilation: sizes are shared as far as the total work, padding
+    included, stays within MAX_WORK_RATIO times the sum of the steps. ``shares``:
+    number of devices among which a chunk is divided.
     """
     order = np.argsort(-counts, kind="stable")
     ascending = -counts[order]
@@ -49,7 +51,8 @@ def divide(counts: np.ndarray, chunk: int, shares: int = 1) -> list[tuple[Any, A
 
 
 def split(count: int, chunk: int, shares: int = 1) -> list[tuple[Any, Any]]:
-    """Divides ``count`` lanes that all have the same number of steps into chunks; returns pairs as `divide`, with slices where possible."""
+    """Divides ``count`` lanes that all have the same number of steps into chunks; returns pairs as `divide`, with
+    slices where possible."""
     number = -(-count // chunk)
     size = -(-count // number)
     if size <= max(SHORT_VECTORS):

@@ -1,7 +1,7 @@
 """Runs of many motions in chunks that fit memory, on all cores, with a progress bar.
 
-Lanes are grouped by their number of steps, so that the work stays near the sum of the steps. The host loops over chunks; a
-lane's numbers do not depend on its neighbours.
+Lanes are grouped by their number of steps, so that the work stays near the sum of the steps. The host loops over
+chunks; a lane's numbers do not depend on its neighbours.
 """
 
 from __future__ import annotations
@@ -71,12 +71,13 @@ def in_chunks(
 ) -> Any:
     """Runs ``call(motion, length)`` for every chunk and returns the results by lane, as numpy arrays.
 
-    With ``on_device``, results of an accelerator stay in its memory, as jax arrays, if they take at most MAX_RESULT_SHARE of what is free there: to
-    copy those of a million balls takes fifty times as long as to compute a thousand steps of them.
+    With ``on_device``, results of an accelerator stay in its memory, as jax arrays, if they take at most
+    MAX_RESULT_SHARE of what is free there: to copy those of a million balls takes fifty times as long as to
+    compute a thousand steps of them.
 
-    ``motion``: the numbers of a chunk; ``length``: its largest step count if lanes differ, else None. ``chunk``: number of lanes
-    computed at once, by default chosen so that all cores stay busy to the end. ``one``: motion of one lane with the user's args, needed if ``lanes``
-    has other numbers in its args too, such as directions of Jacobians.
+    ``motion``: the numbers of a chunk; ``length``: its largest step count if lanes differ, else None. ``chunk``: number
+    of lanes computed at once, by default chosen so that all cores stay busy to the end. ``one``: motion of one lane
+    with the user's args, needed if ``lanes`` has other numbers in its args too, such as directions of Jacobians.
     """
     count, ragged, shares = lanes.count, lanes.carries("steps"), devices(lanes.count)
     counts = lanes.motion.steps
@@ -127,7 +128,8 @@ def in_chunks(
 
 
 class _HostResults:
-    """Collects the results of all chunks in arrays over all lanes; several threads may store theirs at the same time."""
+    """Collects the results of all chunks in arrays over all lanes; several threads may
+    store theirs at the same time."""
 
     def __init__(self, count: int) -> None:
         self.count, self.arrays, self.lock = count, None, Lock()
@@ -150,7 +152,8 @@ class _HostResults:
 
 
 class _DeviceResults:
-    """Keeps the results of all chunks, whose lanes are contiguous, where they were computed; copies them to the host if they are large."""
+    """Keeps the results of all chunks, whose lanes are contiguous, where they were computed;
+    copies them to the host if they are large."""
 
     def __init__(self, count: int) -> None:
         self.count, self.lock, self.copies = count, Lock(), _HostResults(count)

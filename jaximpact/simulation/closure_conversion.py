@@ -23,7 +23,8 @@ from .program import Program
 
 @dataclass(frozen=True)
 class HoistedFunction:
-    """A problem's function that closes over nothing: its ``args`` are (the user's args, values that all functions of the problem closed over).
+    """A problem's function that closes over nothing: its ``args`` are (the user's args, values that all functions of
+    the problem closed over).
 
     ``types``: dtypes of the leaves of its operands; ``place``: index of its own values among those of all functions.
     """
@@ -41,7 +42,8 @@ class HoistedFunction:
 
 @dataclass(frozen=True)
 class HoistedReset:
-    """A problem's reset: evaluates the hoisted function ``behind``, which returns the states after the resets of all surfaces, and takes the k-th."""
+    """A problem's reset: evaluates the hoisted function ``behind``, which returns the states after the resets of all
+    surfaces, and takes the k-th."""
 
     behind: Any
 

@@ -1,4 +1,5 @@
-"""What is kept of calls of `ensemble`, so that the next call that differs from one by entries of its arrays alone need not state it anew."""
+"""What is kept of calls of `ensemble`, so that the next call that differs from one by entries of its arrays
+alone need not state it anew."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ _known: dict[Hashable, tuple[Program, Lanes, int]] = {}
 
 
 def key_of(q0: Any, v0: Any, args: Any, methods: tuple, *others: Any) -> Hashable | None:
-    """Hashable key of a call: types and shapes of the states and of args, and all other arguments by value; None if one of these cannot be told by it.
+    """Hashable key of a call: types and shapes of the states and of args, and all other arguments by value; None if one
+    of these cannot be told by it.
 
     ``methods``: scheme and projection; ``others``: the problem among them, whose functions are told by identity.
     """
@@ -53,7 +55,8 @@ def find(key: Hashable | None) -> tuple[Program, Lanes, int] | None:
 
 
 def keep(key: Hashable | None, program: Program, lanes: Lanes, size: int) -> None:
-    """Keeps what was made of a call, unless its key is None; ``size``: bytes of a row of a motion. Of many calls the oldest is dropped."""
+    """Keeps what was made of a call, unless its key is None; ``size``: bytes of a row of a motion.
+    Of many calls the oldest is dropped."""
     if key is not None:
         while len(_known) >= MAX_KNOWN_CALLS:
             _known.pop(next(iter(_known), None), None)

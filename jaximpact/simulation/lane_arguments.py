@@ -1,4 +1,5 @@
-"""Restitution, friction and lane axes of the arguments of `ensemble` and `sensitivities`, and checks of the starts of all lanes."""
+"""Restitution, friction and lane axes of the arguments of `ensemble` and `sensitivities`,
+and checks of the starts of all lanes."""
 
 from __future__ import annotations
 
@@ -25,16 +26,19 @@ def refuse_traced(tree: Any) -> None:
     """Raises TypeError under a jax transformation: dividing lanes into chunks needs known numbers."""
     if is_traced(tree):
         raise TypeError(
-            "ensemble and sensitivities need known numbers, and cannot be called inside jax.jit, jax.vmap or jax.grad: use "
+            "ensemble and sensitivities need known numbers, and cannot be called inside jax.jit, jax.vmap or jax.grad: "
+            "use "
             "jax.vmap of solve there"
         )
 
 
 def numbers_of_lanes(name: str, e: Any, m: int | None, lanes: int | None) -> Any:
-    """Restitution ``e`` or coefficients of friction of a batched call, in one of their valid shapes: (N,) or (N, m) by lane, or (1, m) for all lanes.
+    """Restitution ``e`` or coefficients of friction of a batched call, in one of their valid shapes: (N,) or (N, m) by
+    lane, or (1, m) for all lanes.
 
-    ``m``: number of contacts if there may be one number for each, else None; ``lanes``: number of lanes of the other arguments. A
-    one-dimensional e is by lane, or by contact as in `solve` if its length differs from the number of lanes.
+    ``m``: number of contacts if there may be one number for each, else None; ``lanes``: number of lanes of the other
+    arguments. A one-dimensional e is by lane, or by contact as in `solve` if its length
+    differs from the number of lanes.
 
     Raises:
         ValueError: e could be by lane or by contact; (1, m) and (N, 1) are unambiguous.
@@ -46,7 +50,8 @@ def numbers_of_lanes(name: str, e: Any, m: int | None, lanes: int | None) -> Any
         return e
     if lanes is None or lanes == m:
         raise ValueError(
-            f"{name} has shape ({m},), which may be one number for each of {m} motions or for each of {m} contacts: give shape (1, {m}), "
+            f"{name} has shape ({m},), which may be one number for each of {m} motions or for each of {m} contacts: "
+            f"give shape (1, {m}), "
             f"{name}=[[...]], for contacts, ({m}, 1) for motions"
         )
     return e[None]
@@ -58,7 +63,8 @@ def is_shared(e: Any) -> bool:
 
 
 def contacts_of(name: str, problem: Problem, q0: Any, args: Any, axes: Any, scheme: Scheme) -> int | None:
-    """Number m of contacts if the scheme takes one restitution e or friction for each; None if it does not, or m is unknown.
+    """Number m of contacts if the scheme takes one restitution e or friction for each; None if it does not,
+    or m is unknown.
 
     ``axes``: those of args, as `full_axes` returns them.
     """
@@ -74,7 +80,8 @@ def contacts_of(name: str, problem: Problem, q0: Any, args: Any, axes: Any, sche
 
 
 def common_length(named: dict[str, tuple[Any, Any]], leaves: list) -> int:
-    """Common length of all lane axes; ``named``: arguments by name, each with whether it has a lane axis; ``leaves``: those of args that have one."""
+    """Common length of all lane axes; ``named``: arguments by name, each with whether it has a lane axis; ``leaves``:
+    those of args that have one."""
     sizes = {name: value.shape[0] for name, (value, carried) in named.items() if carried}
     for leaf in leaves:
         sizes["args"] = leaf.shape[0]
@@ -82,7 +89,8 @@ def common_length(named: dict[str, tuple[Any, Any]], leaves: list) -> int:
             break
     if not sizes:
         raise ValueError(
-            f"no argument carries a lane axis: give q0, v0, t0, t1, h, {', '.join(STATED)} or (with args_axes) args one, or call solve"
+            f"no argument carries a lane axis: give q0, v0, t0, t1, h, {', '.join(STATED)} or (with args_axes) args "
+            "one, or call solve"
         )
     if len(set(sizes.values())) > 1:
         raise ValueError(f"lane axes must have one length, got {sizes}")
@@ -107,8 +115,8 @@ def advice_on_axes(args: Any, axes: Any, lanes: int) -> str:
 def check_lanes(problem: Problem, lanes: Lanes) -> Problem:
     """Raises unless every lane has an admissible start and a positive definite mass.
 
-    Returns the problem, with larger neighbour lists if the starts need them (`fit_room`), and with joints marked if rows depend on others at a start
-    (`fit_joints`).
+    Returns the problem, with larger neighbour lists if the starts need them (`fit_room`), and with joints marked if
+    rows depend on others at a start (`fit_joints`).
     """
     shortest, size = lanes.motion.h.min(), largest_chunk()
 

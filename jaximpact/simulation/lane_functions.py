@@ -1,4 +1,5 @@
-"""Functions of one lane that the motion primitives evaluate: the values and their derivatives, hashable, with flat lists of arrays as operands."""
+"""Functions of one lane that the motion primitives evaluate: the values and their derivatives, hashable, with flat
+lists of arrays as operands."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ class LaneFunction(abc.ABC):
     @property
     @abc.abstractmethod
     def extra_axes(self) -> int:
-        """Number of leading axes that its results have more than those of its `value`, such as the axis of the directions of a Jacobian."""
+        """Number of leading axes that its results have more than those of its `value`, such as the axis of the
+        directions of a Jacobian."""
 
     @property
     @abc.abstractmethod
@@ -54,13 +56,16 @@ class LaneFunction(abc.ABC):
 
     @abc.abstractmethod
     def without_row_count(self, many: bool = False) -> LaneFunction:
-        """The function for any number of steps and rows, as native code takes them at run time; ``many``: of lanes that are computed together."""
+        """The function for any number of steps and rows, as native code takes them at run time; ``many``: of lanes that
+        are computed together."""
 
     @abc.abstractmethod
     def reading(self, read: Sequence[bool]) -> tuple[LaneFunction, list[bool]]:
-        """Returns the function for a program that reads the results in the mask ``read``, and the mask of the results that this function has.
+        """Returns the function for a program that reads the results in the mask ``read``,
+        and the mask of the results that this function has.
 
-        Without an account of the motion that nobody reads, steps do not compute it; other results stay, so that there are two programs and no more.
+        Without an account of the motion that nobody reads, steps do not compute it; other results stay, so that there
+        are two programs and no more.
         """
 
     @property
@@ -71,8 +76,8 @@ class LaneFunction(abc.ABC):
     def target(self, members: Sequence, axes: tuple, count: int | None, results: Sequence) -> str:
         """Name of the FFI target that runs the function as native code; raises Unsupported if there is none.
 
-        ``members``: avals of the operands in one lane; ``axes``: their lane axes; ``count``: number of lanes, None without a lane axis;
-        ``results``: avals of the results of all lanes.
+        ``members``: avals of the operands in one lane; ``axes``: their lane axes; ``count``: number of lanes, None
+        without a lane axis; ``results``: avals of the results of all lanes.
         """
         without_row_count, turns = self.without_row_count(count is not None), turns_of(self, axes)
         return foreign.lane_target(
@@ -93,11 +98,12 @@ class LaneFunction(abc.ABC):
 
 @dataclass(frozen=True)
 class Value(LaneFunction):
-    """Maps the leaves of program and motion to the leaves of the result of a ``task(program, motion, None)``, such as `trajectory`.
+    """Maps the leaves of program and motion to the leaves of the result of a ``task(program, motion, None)``,
+    such as `trajectory`.
 
-    ``structure``: pytree structure of (program, motion); ``result``: that of the result. ``differentiated``: whether the function has been prepared by
-    `with_derivative`. ``walks_back``: whether reverse mode never takes the Jacobian in forward mode. ``tells``: whether the account of the motion,
-    its status and totals, is among the leaves.
+    ``structure``: pytree structure of (program, motion); ``result``: that of the result. ``differentiated``: whether
+    the function has been prepared by `with_derivative`. ``walks_back``: whether reverse mode never takes the Jacobian
+    in forward mode. ``tells``: whether the account of the motion, its status and totals, is among the leaves.
     """
 
     task: Task
@@ -146,7 +152,8 @@ class Value(LaneFunction):
         return replace(self, structure=jax.tree.structure((program, motion)))
 
     def target(self, members: Sequence, axes: tuple, count: int | None, results: Sequence) -> str:
-        """Name of the target; where a derivative in reverse mode is known to follow, of one that keeps the states for it."""
+        """Name of the target; where a derivative in reverse mode is known to follow,
+        of one that keeps the states for it."""
         follows = _gradients_to_come.get((replace(self, tells=True), axes, count, shapes_and_dtypes(members)))
         if follows is not None:
             with suppress(Unsupported, ImportError, NotImplementedError):
@@ -159,7 +166,8 @@ class Value(LaneFunction):
         return self.unflatten(leaves)[0].rows
 
     def native_shapes(self, members: Sequence, axes: tuple) -> list:
-        """Shapes of the results in one lane for operands of the shapes ``members``, from the trace that native code is compiled from."""
+        """Shapes of the results in one lane for operands of the shapes ``members``,
+        from the trace that native code is compiled from."""
         rows, without_row_count = self.rows(members), self.without_row_count()
         with jax.sharding.use_abstract_mesh(NO_MESH):  # as when it is compiled, so that it is traced once
             whole = _branching.trace(*members, function=replace(without_row_count, tells=True)).out_info
@@ -175,7 +183,8 @@ class Value(LaneFunction):
         return found
 
     def with_derivative(self, leaves: Sequence, moved: Sequence[bool]) -> Value:
-        """Returns the function prepared for derivatives by the leaves in the mask ``moved``; ValueError if sensitivity="none" forbids them."""
+        """Returns the function prepared for derivatives by the leaves in the mask ``moved``; ValueError if
+        sensitivity="none" forbids them."""
         program, motion = self.unflatten(leaves)
         if program.sensitivity == "none":
             raise ValueError(NO_DERIVATIVE)
@@ -188,7 +197,8 @@ class Value(LaneFunction):
 
 @dataclass(frozen=True)
 class Derivative(LaneFunction):
-    """Base of derivatives of a lane function: of its outputs in the mask ``used`` by its operands in the mask ``moved``.
+    """Base of derivatives of a lane function: of its outputs in the mask ``used`` by its
+    operands in the mask ``moved``.
 
     ``new_axes``: number of leading axes that its results have more than those of the function.
     """
@@ -223,7 +233,8 @@ class Derivative(LaneFunction):
     def native_shapes(self, members: Sequence, axes: tuple) -> list:
         """Shapes of the results in one lane.
 
-        They are found without tracing the derivative: derivatives of some operations can be transposed but not evaluated.
+        They are found without tracing the derivative: derivatives of some operations can be
+        transposed but not evaluated.
         """
         count = len(self.moved)
         values = self.function.native_shapes(members[:count], axes[:count])
@@ -242,7 +253,8 @@ class Tangent(Derivative):
 
 
 class ValueAndTangent(Derivative):
-    """All outputs, followed by the tangents of the used ones as `Tangent` computes them, in one pass through the steps."""
+    """All outputs, followed by the tangents of the used ones as `Tangent` computes them,
+    in one pass through the steps."""
 
     @property
     def tangent(self) -> Tangent:
@@ -273,7 +285,8 @@ class ValueAndTangent(Derivative):
 
 
 class ForwardJacobian(Derivative):
-    """Jacobian in forward mode: for each used output (p, ...), its derivatives by the p numbers in the operands to be differentiated by."""
+    """Jacobian in forward mode: for each used output (p, ...), its derivatives by the p numbers in the
+    operands to be differentiated by."""
 
     new_axes: ClassVar[int] = 1
 
@@ -287,7 +300,8 @@ class ForwardJacobian(Derivative):
 
 
 class Cotangent(Derivative):
-    """VJP: maps the operands and the cotangents of the used outputs to the cotangents of the moved operands, by a backward pass through the steps."""
+    """VJP: maps the operands and the cotangents of the used outputs to the cotangents of the moved operands, by a
+    backward pass through the steps."""
 
     def __call__(self, *operands: Any, branches: bool = False) -> list:
         count = len(self.moved)
@@ -307,7 +321,8 @@ class Cotangent(Derivative):
         raise Unsupported("reverse mode in a kernel")
 
     def announce(self, members: Sequence, axes: tuple, count: int | None) -> None:
-        """Lets native code that computes the values from now on keep the states for this derivative; arguments as in `target`."""
+        """Lets native code that computes the values from now on keep the states for this derivative;
+        arguments as in `target`."""
         number = len(self.moved)
         key = (replace(self.function, tells=True), axes[:number], count, shapes_and_dtypes(members[:number]))
         _gradients_to_come.pop(key, None)
@@ -323,7 +338,8 @@ class Cotangent(Derivative):
         results: Sequence,
         values: tuple[bool, ...] | None = None,
     ) -> str:
-        """Name of the FFI target of the backward loop; with a mask ``values`` that of these leaves of the result, which keeps the states for it."""
+        """Name of the FFI target of the backward loop; with a mask ``values`` that of these leaves of the result, which
+        keeps the states for it."""
         program, _ = self.function.unflatten(members)
         if not program.length:
             raise Unsupported("reverse mode of a number of steps that is not known")
@@ -361,7 +377,8 @@ def _branching_without_account(*operands: Any, function: LaneFunction) -> list:
 
 @cache
 def _of_account(result: Any) -> tuple[bool, ...]:
-    """Returns the mask of the leaves of a solution, of which ``result`` is the structure, that belong to the account of the motion."""
+    """Returns the mask of the leaves of a solution, of which ``result`` is the structure,
+    that belong to the account of the motion."""
     found, _ = jax.tree_util.tree_flatten_with_path(jax.tree.unflatten(result, range(result.num_leaves)))
     return tuple(path[0].name in Account._fields for path, _ in found)
 

@@ -1,4 +1,5 @@
-"""Loop over the steps of one lane, which executes only the branches that it needs: for native code on CPUs and for GPU kernels."""
+"""Loop over the steps of one lane, which executes only the branches that it needs:
+for native code on CPUs and for GPU kernels."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ from .rows import RowRequest, step_at_or_after
 
 
 class LaneLoop:
-    """Loop over the steps of one lane; its carry is (state of the scheme, `Row` and `Account` after the last step), and saved rows are streamed
-    out."""
+    """Loop over the steps of one lane; its carry is (state of the scheme, `Row` and `Account` after the last step), and
+    saved rows are streamed out."""
 
     def __init__(self, motion_loop: MotionLoop) -> None:
         self.motion_loop, self.program, self.motion = motion_loop, motion_loop.program, motion_loop.moving
@@ -84,7 +85,8 @@ class LaneLoop:
 
 
 def _is_before(constants: tuple, carry: Any) -> Array:
-    """Whether the loop goes on, (): the step number is below the last of the ``constants`` (program, motion, step), and the motion has not ended."""
+    """Whether the loop goes on, (): the step number is below the last of the ``constants`` (program, motion, step), and
+    the motion has not ended."""
     program, _, step = constants
     return (carry[0].n < step) & program.goes_on(carry[1])
 

@@ -16,8 +16,8 @@ from ..mechanics.motion import Motion
 class Lanes:
     """Numbers of ``count`` motions: leaves of a `Motion`, some with a leading lane axis.
 
-    ``axes``: 0 for a leaf with a lane axis, None for a shared one, in the order of the leaves; hashable. ``seen``: what a call leaves
-    for the next one of its kind (`known_calls`), how long it took.
+    ``axes``: 0 for a leaf with a lane axis, None for a shared one, in the order of the leaves; hashable. ``seen``: what
+    a call leaves for the next one of its kind (`known_calls`), how long it took.
     """
 
     motion: Motion
@@ -27,7 +27,8 @@ class Lanes:
 
     @classmethod
     def of(cls, motion: Motion, marks: Motion, count: int) -> Lanes:
-        """Makes lanes from ``marks`` in the structure of the motion: 0 for a leaf with a lane axis, -1 for a shared one."""
+        """Makes lanes from ``marks`` in the structure of the motion: 0 for a leaf with a lane
+        axis, -1 for a shared one."""
         return cls(motion, tuple(0 if mark == 0 else None for mark in jax.tree.leaves(marks)), count)
 
     @property
@@ -46,7 +47,8 @@ class Lanes:
         return any(mark == 0 for mark in jax.tree.leaves(getattr(self.marks, name)))
 
     def only(self, *names: str, h: Any = None) -> Lanes:
-        """Copy with only these numbers of the motion, None in place of all others; and with the step ``h``, if it is given."""
+        """Copy with only these numbers of the motion, None in place of all others; and with the step ``h``,
+        if it is given."""
         nothing = dict.fromkeys(set(Motion._fields) - set(names))
         motion = self.motion._replace(**nothing | {"h": h})
         marks = self.marks._replace(**nothing | {"h": jax.tree.map(lambda _: -1, h)})
@@ -70,7 +72,8 @@ class Lanes:
         return Lanes(motion, self.axes, next(len(x) for x, axis in leaves if axis == 0))
 
     def replace(self, **numbers: Any) -> Lanes:
-        """Copy with some numbers replaced; they keep their structure and axes, except that states (B, d) and times (B,) get a lane axis."""
+        """Copy with some numbers replaced; they keep their structure and axes,
+        except that states (B, d) and times (B,) get a lane axis."""
         ranks = {"q0": 1, "v0": 1, "t0": 0, "t1": 0, "h": 0}
         spread = {name: 0 for name, rank in ranks.items() if name in numbers and np.ndim(numbers[name]) > rank}
         return Lanes.of(self.motion._replace(**numbers), self.marks._replace(**spread), self.count)

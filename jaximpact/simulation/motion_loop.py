@@ -45,7 +45,8 @@ _loses_the_gap = outlined(loses_the_gap)  # both of a full step and of one witho
 
 
 class MotionLoop:
-    """Parts of the time loop of one motion that `LaneLoop` and `BatchedLoop` share: start, step, rows, solution, and constants of the steps."""
+    """Parts of the time loop of one motion that `LaneLoop` and `BatchedLoop` share: start, step, rows, solution, and
+    constants of the steps."""
 
     def __init__(self, program: Program, motion: Motion) -> None:
         self.program, self.problem, traits = program, motion.stated_in(program.problem), program.scheme.traits
@@ -59,18 +60,22 @@ class MotionLoop:
         self.corrected = program.sensitivity == "corrected" and differentiated and not self.locates
         if self.corrected and self.problem.noise is not None:
             raise ValueError(
-                "noise: the derivative across an impact depends on the random force of the very step in which it happens, which "
-                f"{type(program.scheme).__name__} does not locate: give scheme=EventCorrected() or EventDriven(), or sensitivity='discrete' or 'none'"
+                "noise: the derivative across an impact depends on the random force of the very step in which it "
+                "happens, which "
+                f"{type(program.scheme).__name__} does not locate: give scheme=EventCorrected() or EventDriven(), or "
+                "sensitivity='discrete' or 'none'"
             )
         if program.sensitivity == "discrete" and self.problem.listed and self.problem.slip is not None:
             raise ValueError(
-                "sensitivity='discrete': of bodies in lists with friction only the derivative of the motion is known: give sensitivity='corrected', "
+                "sensitivity='discrete': of bodies in lists with friction only the derivative of the motion is known: "
+                "give sensitivity='corrected', "
                 "or of few bodies Bodies(lists=False), all pairs"
             )
         self.by_step = program.by_step  # what ends the motion, if it is seen at the ends of steps
         if wanted and self.by_step is not None:
             raise ValueError(
-                f"sensitivity={program.sensitivity!r}: a motion that ends at rest or jammed, until=Until.at_rest(...), ends at a step, whose time has no "
+                f"sensitivity={program.sensitivity!r}: a motion that ends at rest or jammed, until=Until.at_rest(...), "
+                "ends at a step, whose time has no "
                 "derivative; give t1=solution.t[-1] in its place, or sensitivity='none'"
             )
         self.scheme: Any = program.scheme
@@ -96,8 +101,9 @@ class MotionLoop:
     def admissible(self, motion: Motion, neighbours: Any) -> tuple[Motion, Array, JointInfo, Array]:
         """Makes the start admissible by `admissible_start`, and returns the same four results.
 
-        Where derivatives are taken, the motion is differentiated as if its start were projected onto the surfaces of contacts that are closed and
-        pressed together there, and the status includes the bits on derivatives at the start. ``neighbours``: the neighbour list, None without one.
+        Where derivatives are taken, the motion is differentiated as if its start were projected onto the surfaces of
+        contacts that are closed and pressed together there, and the status includes the bits on derivatives at the
+        start. ``neighbours``: the neighbour list, None without one.
         """
         law = replace(self.law, small_sets=False)
         motion, impulse, joints, status = admissible_start(self.problem.near(neighbours), law, motion)
@@ -117,7 +123,8 @@ class MotionLoop:
         motion, impulse, joints, status = seldom(self.admissible)(motion._replace(by=self.program.by), neighbours)
         state, info = self.scheme.init(self.problem, self.law, motion)
         q0, v0 = motion.q0, motion.v0
-        # a zero that depends on v0 as later chords do, so that jax derives one loop, not one for the first step and one for others
+        # a zero that depends on v0 as later chords do, so that jax derives one loop, not one for the first step and one
+        # for others
         row = Row(
             q0,
             v0,
@@ -155,7 +162,8 @@ class MotionLoop:
     def make_step(self, carry: tuple, k: Any, loses_second_derivative: bool = False) -> tuple:
         """Makes step k, by XLA or in native code; returns the carry (state, row, account) after it.
 
-        ``loses_second_derivative``: result of the method of this name; if True, reverse mode inside another derivative raises.
+        ``loses_second_derivative``: result of the method of this name; if True,
+        reverse mode inside another derivative raises.
         """
         full = lambda: self.contact_step(carry, k, loses_second_derivative)
         # through XLA a branch of a lane would be work for all of them, and a selection
@@ -164,10 +172,11 @@ class MotionLoop:
         return found if self.by_step is None else self.apply_stop_condition(carry, found)
 
     def apply_stop_condition(self, before: tuple, after: tuple) -> tuple:
-        """Checks the condition `Program.by_step` after a step; returns the carry, whose row has the time of the stop if the condition holds.
+        """Checks the condition `Program.by_step` after a step; returns the carry,
+        whose row has the time of the stop if the condition holds.
 
-        ``before``, ``after``: carries before and after the step. For a condition whose attribute `before` is true the motion ends at the start of the
-        step: the returned carry is ``before``, but with the impulses of the step.
+        ``before``, ``after``: carries before and after the step. For a condition whose attribute `before` is true the
+        motion ends at the start of the step: the returned carry is ``before``, but with the impulses of the step.
         """
         (old, old_row, old_account), (new, row, account) = before, after
         motion, status = self.moving, account.status
@@ -191,16 +200,19 @@ class MotionLoop:
             bits = self.tunnelling_status(self.step_path(state, new), lax.stop_gradient(info.impulse))
             info = info._replace(status=info.status | bits)
         new = forward_first(new) if loses_second_derivative else new
-        # of a lane by itself the gaps of the state that the step leaves are known, and those of the last state are added at the end; XLA
-        # computes the gaps of the state that it reaches apart from the step, whose bits then do not depend on the size of a neighbour list
+        # of a lane by itself the gaps of the state that the step leaves are known, and those of the last state are
+        # added at the end; XLA computes the gaps of the state that it reaches apart from the step, whose bits then do
+        # not depend on the size of a neighbour list
         counted = state if self.program.per_lane_branches else new
         account = account.with_step(self.problem, self.moving, k, counted, info)
         return new, self.row_of(new, info, row, state), account
 
     def law_after(self, row: Row) -> ContactLaw:
-        """The contact law with a warm start from the impulses of the last step, whose row is given, if there are many contacts or friction.
+        """The contact law with a warm start from the impulses of the last step, whose row is given,
+        if there are many contacts or friction.
 
-        Coulomb's law may have several solutions; with this start the solver finds the one that the motion has followed so far.
+        Coulomb's law may have several solutions; with this start the solver finds the one that
+        the motion has followed so far.
         """
         m, k = row.friction_last.shape
         if m <= (1 if k else SMALL):
@@ -208,7 +220,8 @@ class MotionLoop:
         return self.law.beginning(jnp.concatenate(lax.stop_gradient([row.last[:, None], row.friction_last]), axis=1))
 
     def free_step_or(self, contact_step: Callable[[], tuple], carry: tuple) -> tuple:
-        """Makes a step of one lane without contact, or ``contact_step()`` if the free step is not valid; returns the carry after it."""
+        """Makes a step of one lane without contact, or ``contact_step()`` if the free step is not valid;
+        returns the carry after it."""
         state, row, account = carry
         new, info = self.scheme.free_step(in_step(self.problem, self.moving, state), self.moving, state)
         # impulses, failures and penetrations are rare; the depth of these counts for the account alone
@@ -266,7 +279,8 @@ class MotionLoop:
         return lax.cond(needs_contact_step(*free), lambda: contact(), lambda: free)
 
     def row_of(self, state: Any, info: Info, row: Row, begin: Any) -> Row:
-        """The row after a step that ends at ``state`` with this `Info`; ``row``: the one before it, ``begin``: the state at its beginning."""
+        """The row after a step that ends at ``state`` with this `Info`; ``row``: the one before it, ``begin``: the
+        state at its beginning."""
         before, earlier = map(self.problem.gaps.before, (row.impulse, row.friction_impulse))
         whole = finite(state)
         impulse, held, rubbed = (
@@ -292,21 +306,23 @@ class MotionLoop:
         return jnp.any(impulse > 0) | (False if before is None else before)
 
     def looks_for_tunnelling(self, state: Any) -> bool:
-        """Whether steps of this motion can lead through an obstacle; a scheme that chooses its substeps looks at the gaps in each of them."""
+        """Whether steps of this motion can lead through an obstacle; a scheme that chooses its substeps looks
+        at the gaps in each of them."""
         if self.scheme.traits.order is None:
             return False
         return looks_for_tunnelling(self.problem, self.moving.time(state.n), state.q, self.moving.args)
 
     def step_path(self, state: Any, new: Any) -> StepPath:
-        """Path of the position in a step from ``state`` to ``new``: straight, or a parabola for schemes that locate impacts, whose velocities belong
-        to the ends of steps."""
+        """Path of the position in a step from ``state`` to ``new``: straight, or a parabola for schemes that locate
+        impacts, whose velocities belong to the ends of steps."""
         motion, shift = self.moving, new.q - state.q
         length = self.length(state.n + 1) if self.locates else motion.h
         bend = length * state.v - shift if self.locates else None
         return lax.stop_gradient(StepPath(motion.time(state.n), length, state.q, shift, motion.args, bend))
 
     def status_of_free_step(self, state: Any, new: Any) -> Array:
-        """GAP_UNRESOLVED () if the step without impulses from ``state`` to ``new`` leads through an obstacle, else 0."""
+        """GAP_UNRESOLVED () if the step without impulses from ``state`` to ``new`` leads through an obstacle,
+        else 0."""
         path = self.step_path(state, new)
         none = jnp.zeros_like(self.problem.gaps(path.t, path.q, path.args))
         look = lambda: self.tunnelling_status(path, none)
@@ -315,8 +331,8 @@ class MotionLoop:
     def tunnelling_status(self, path: StepPath, impulse: Array) -> Array:
         """GAP_UNRESOLVED () if the ``path`` of a step leads through an obstacle, else 0.
 
-        ``impulse`` (m,): impulse of the contacts in the step. If the scheme located an impact in the step, the status is 0: the motion changes
-        direction there, and ``path`` is not what it follows.
+        ``impulse`` (m,): impulse of the contacts in the step. If the scheme located an impact in the step, the status
+        is 0: the motion changes direction there, and ``path`` is not what it follows.
         """
         acting, problem = impulse > 0, lax.stop_gradient(self.problem)
 
@@ -332,7 +348,8 @@ class MotionLoop:
         return run_where_pending(work, pending, jnp.zeros((), jnp.int32), (problem, path, acting))
 
     def across_jumps(self, before: tuple[Any, Row, Account], after: tuple[Any, Row, Account]) -> tuple:
-        """The carry after a step with its derivatives corrected, if the force has a jump in the step; ``before`` and ``after``: carries.
+        """The carry after a step with its derivatives corrected, if the force has a jump in the step;
+        ``before`` and ``after``: carries.
 
         Where the correction is not known, the account gets the bit DERIVATIVE_JUMP.
         """
@@ -357,7 +374,8 @@ class MotionLoop:
         return new, row._replace(q=new.q, v=new.v), account
 
     def check_stability(self, state: Any, account: Account) -> Account:
-        """Adds a failure to the account if the force is too stiff for h; checked at intervals, since it costs two force evaluations."""
+        """Adds a failure to the account if the force is too stiff for h; checked at intervals,
+        since it costs two force evaluations."""
         state, motion = lax.stop_gradient((state, self.moving))
         traits = self.scheme.traits
         if traits.explicit <= 0 and not traits.damping:
@@ -370,7 +388,8 @@ class MotionLoop:
     # rows
 
     def in_time(self, t: Array, row: Row, back: Array) -> Row:
-        """The row at time t, which is ``back`` before the end of its step: interpolated, or by a part of a step if the scheme can make one."""
+        """The row at time t, which is ``back`` before the end of its step: interpolated,
+        or by a part of a step if the scheme can make one."""
         h = self.moving.h
         if self.by_step is not None:
             back = jnp.where(row.stop < t, 0, back)
@@ -426,7 +445,8 @@ class MotionLoop:
         return lax.cond(jnp.any(last > 0), before, lambda: row.v)
 
     def close_account(self, state: Any, row: Row, account: Account) -> Account:
-        """Completes the account at the end of the motion: adds the last state, the check whether the force is too stiff, and bits on derivatives.
+        """Completes the account at the end of the motion: adds the last state, the check whether the force is too
+        stiff, and bits on derivatives.
 
         If no derivatives were asked for, bits on derivatives are removed.
         """
@@ -448,8 +468,8 @@ class MotionLoop:
         return self.in_time(self.moving.t1, row._replace(before=None), back)
 
     def solution(self, state: Any, row: Row, rows: Any, values: Any, account: Account, pairs: Any = None) -> Solution:
-        """Solution from the last state and row, saved rows (t, q, v, z, impulse, energy, joint impulse, friction impulse), values of the save
-        function, and account."""
+        """Solution from the last state and row, saved rows (t, q, v, z, impulse, energy, joint impulse, friction
+        impulse), values of the save function, and account."""
         t, q, v, z, impulse, energy, joint_impulse, friction_impulse = rows
         events = LocatedImpacts(*state.record) if self.program.impacts else None
         stopped = jax.tree.map(jnp.isfinite, row.stop)
@@ -461,7 +481,8 @@ class MotionLoop:
         return guard_derivative(found, NO_DERIVATIVE) if self.program.sensitivity == "none" else found
 
     def loses_second_derivative(self, q: Array) -> bool:
-        """Whether the step or the mass has derivative rules that jax loses in reverse mode inside another derivative."""
+        """Whether the step or the mass has derivative rules that jax loses in reverse mode
+        inside another derivative."""
         if self.corrected or self.program.sensitivity not in ("corrected", "discrete"):
             return False
         if self.touches:

@@ -1,5 +1,5 @@
-"""One-sided derivatives of a motion that is only piecewise smooth: derivatives of two motions displaced in a direction, extrapolated linearly to
-displacement zero."""
+"""One-sided derivatives of a motion that is only piecewise smooth: derivatives of two motions displaced in a direction,
+extrapolated linearly to displacement zero."""
 
 from __future__ import annotations
 
@@ -22,12 +22,15 @@ APART = 8  # displacement of the nearer motion, over the accuracy with which the
 
 
 def displace_lanes(problem: Problem, scheme: Scheme, lanes: Lanes, direction: Mapping[str, Any]) -> Lanes:
-    """Displaces motions in a ``direction``, changes by name; returns 2 B lanes: all B lanes displaced, then all of them displaced twice as far.
+    """Displaces motions in a ``direction``, changes by name; returns 2 B lanes: all B lanes displaced,
+    then all of them displaced twice as far.
 
-    The displacement of a lane is small, in proportion to the size of its own numbers and to the accuracy with which the scheme locates impacts.
+    The displacement of a lane is small, in proportion to the size of its own numbers and to the accuracy with
+    which the scheme locates impacts.
 
     Raises:
-        ValueError, TypeError: the direction is zero or invalid, or leads to a start that is not admissible; or the scheme has fixed steps.
+        ValueError, TypeError: the direction is zero or invalid, or leads to a start that is not admissible;
+            or the scheme has fixed steps.
     """
     if scheme.traits.order is not None:
         raise ValueError(
@@ -67,7 +70,8 @@ def displace_lanes(problem: Problem, scheme: Scheme, lanes: Lanes, direction: Ma
 
 
 def extrapolate_to_zero(found: Any, count: int) -> Any:
-    """Extrapolates (Jacobian, (outputs, status)) of the 2 ``count`` motions of `displace_lanes` to the ``count`` motions at displacement zero."""
+    """Extrapolates (Jacobian, (outputs, status)) of the 2 ``count`` motions of `displace_lanes` to the ``count``
+    motions at displacement zero."""
     jacobian, (value, status) = found
 
     def at_zero(x: np.ndarray) -> np.ndarray:
@@ -112,7 +116,8 @@ def _of_lanes(by: Any, x: np.ndarray, axis: int | None, count: int) -> np.ndarra
 def _sizes(motion: Motion) -> Motion:
     """Scale of each leaf, () or (B,), 1 where it would be 0.
 
-    Of q0 it is the larger of |q0| and |v0| (t1 - t0), of v0 that number divided by t1 - t0, of any other leaf the leaf's largest absolute value.
+    Of q0 it is the larger of |q0| and |v0| (t1 - t0), of v0 that number divided by t1 - t0, of any other leaf the
+    leaf's largest absolute value.
     """
     duration = motion.t1 - motion.t0
     q, v = (np.abs(x).max(axis=-1) for x in (motion.q0, motion.v0))

@@ -1,8 +1,8 @@
 """The motion as one jax primitive: batching adds lanes, and its derivatives are primitives of the same kind.
 
-On a CPU the primitive runs as native code if the problem allows it, also inside a program that XLA compiles; on an NVIDIA GPU as one kernel.
-Otherwise XLA compiles the lane function (`lane_functions`). Reverse mode with few inputs multiplies by the Jacobian in forward mode, which needs no
-memory for the steps.
+On a CPU the primitive runs as native code if the problem allows it, also inside a program that XLA compiles; on an
+NVIDIA GPU as one kernel. Otherwise XLA compiles the lane function (`lane_functions`). Reverse mode with few inputs
+multiplies by the Jacobian in forward mode, which needs no memory for the steps.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ DIRECTIONS_AT_ONCE = 64  # of inputs, in reverse mode through steps that cannot 
 LEAVES_OF_A_STATE = 8  # arrays of coordinates and contacts, about, that are kept of a step to walk back through
 motion_p = Primitive("motion")
 motion_p.multiple_results = True
-# the same with its JVP, in one pass through the steps; it is taken apart where the tangents are not known yet, as in reverse mode
+# the same with its JVP, in one pass through the steps; it is taken apart where the tangents are not known yet, as in
+# reverse mode
 motion_with_tangent_p = Primitive("motion_with_tangent")
 motion_with_tangent_p.multiple_results = True
 
@@ -48,7 +49,8 @@ motion_with_tangent_p.multiple_results = True
 def bind(
     task: Task, result: Any, program: Program, motion: Motion, execution: str = "auto", walks_back: bool = False
 ) -> Any:
-    """Returns ``task(program, motion, None)``, computed by the motion primitive; ``result`` is the pytree structure of this value.
+    """Returns ``task(program, motion, None)``, computed by the motion primitive;
+    ``result`` is the pytree structure of this value.
 
     ``walks_back``: whether reverse mode goes back through the steps however few the inputs.
     """
@@ -68,7 +70,8 @@ _bound = jax.jit(
 
 
 def _evaluate(*operands: Any, primitive: Primitive, function: Any, axes: tuple, count: int | None) -> list:
-    """Results on given arrays: of a compiled program, or operation by operation where jax is told not to compile (`jax.disable_jit`)."""
+    """Results on given arrays: of a compiled program, or operation by operation where jax is told not to
+    compile (`jax.disable_jit`)."""
     params = {"function": function, "axes": axes, "count": count}
     if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
         return lanewise(**params)(*operands)
@@ -120,8 +123,8 @@ def _motion_jvp(primals: Sequence, tangents: Sequence, *, function: Any, axes: t
 
 
 def _batch_with_tangent(operands: Sequence, dims: Sequence, *, function: ValueAndTangent, **params: Any) -> tuple:
-    """Batches values and tangents; if only the tangents of the inputs are batched, all lanes have the same values, returned once without batch
-    axis."""
+    """Batches values and tangents; if only the tangents of the inputs are batched, all lanes have the same values,
+    returned once without batch axis."""
     found, places = add_lanes(motion_with_tangent_p, operands, dims, function=function, **params)
     if any(d is not None for d in dims[: len(function.moved)]):
         return found, places
@@ -130,7 +133,8 @@ def _batch_with_tangent(operands: Sequence, dims: Sequence, *, function: ValueAn
 
 
 def _apart(operands: Sequence, function: ValueAndTangent, axes: tuple, count: int | None) -> list:
-    """Results of `motion_with_tangent` by two `motion` primitives: one for the values, and one, linear in the input tangents, for the tangents."""
+    """Results of `motion_with_tangent` by two `motion` primitives: one for the values, and one, linear in the input
+    tangents, for the tangents."""
     number = len(function.moved)
     values = motion_p.bind(*operands[:number], function=function.function, axes=axes[:number], count=count)
     return [*values, *motion_p.bind(*operands, function=function.tangent, axes=axes, count=count)]
@@ -149,8 +153,8 @@ def _jvp_with_tangent(primals: Sequence, tangents: Sequence, **params: Any) -> t
 
 
 def _known_values(trace: Any, *tracers: Any, function: ValueAndTangent, axes: tuple, count: int | None) -> list:
-    """Partial evaluation of `motion_with_tangent`: if only tangents of the inputs are unknown, computes the values now and leaves the tangents for
-    later."""
+    """Partial evaluation of `motion_with_tangent`: if only tangents of the inputs are unknown, computes the values now
+    and leaves the tangents for later."""
     known, number = [x.pval.get_known() for x in tracers], len(function.moved)
     if all(x is not None for x in known) or any(x is None for x in known[:number]):
         params = {"function": function, "axes": axes, "count": count}
@@ -163,9 +167,9 @@ def _known_values(trace: Any, *tracers: Any, function: ValueAndTangent, axes: tu
 def _known_equation(_: Any, unknown: Sequence[bool], at_hand: Sequence[bool], eqn: Any) -> tuple:
     """Rule of `motion_with_tangent` for partial evaluation within `jax.checkpoint`.
 
-    Returns the equation of the values, if they are known, else None; the whole equation, to be evaluated later; the masks of the results that are
-    unknown, and of those that the later equation provides; and the operands to keep for the later equation. ``at_hand``: mask of the operands that
-    need not be kept.
+    Returns the equation of the values, if they are known, else None; the whole equation, to be evaluated later; the
+    masks of the results that are unknown, and of those that the later equation provides; and the operands to keep for
+    the later equation. ``at_hand``: mask of the operands that need not be kept.
     """
     function, axes, number = eqn.params["function"], eqn.params["axes"], len(eqn.params["function"].moved)
     kept = [x for x, here in zip(eqn.invars, at_hand, strict=True) if isinstance(x, Var) and not here]
@@ -181,7 +185,8 @@ def _known_equation(_: Any, unknown: Sequence[bool], at_hand: Sequence[bool], eq
 
 
 def _transpose_with_tangent(cotangents: Sequence, *operands: Any, function: ValueAndTangent, **params: Any) -> list:
-    """Transpose rule of `motion_with_tangent`: its tangents are linear in the tangents of the inputs, its values do not depend on them."""
+    """Transpose rule of `motion_with_tangent`: its tangents are linear in the tangents of the inputs,
+    its values do not depend on them."""
     return _motion_transpose(cotangents[len(function.used) :], *operands, function=function.tangent, **params)
 
 
@@ -202,10 +207,11 @@ def _cotangents(
     axes: tuple,
     count: int | None,
 ) -> list:
-    """Cotangents of the input tangents that are ``linear``: by the Jacobian in forward mode or a backward pass, whichever `_fits` finds cheaper.
+    """Cotangents of the input tangents that are ``linear``: by the Jacobian in forward mode or a backward pass,
+    whichever `_fits` finds cheaper.
 
-    ``cotangents``: those of the used outputs; ``known``: operands of the motion; ``changes``: tangents of the moved operands, ``linear`` the mask of
-    those to transpose by. Entries of the result are None if all cotangents are zero.
+    ``cotangents``: those of the used outputs; ``known``: operands of the motion; ``changes``: tangents of the moved
+    operands, ``linear`` the mask of those to transpose by. Entries of the result are None if all cotangents are zero.
     """
     number = len(known)
     varied = iter(linear)
@@ -223,7 +229,8 @@ def _cotangents(
         every = _jacobian(Tangent(function.function, moved, used), known, axes[:number], count)
 
         def share(jacobian: Array, ct: Array) -> Array:
-            """The part of the inputs' cotangents, (p,) or (lanes, p), that comes from one output: its Jacobian times its cotangent ``ct``."""
+            """The part of the inputs' cotangents, (p,) or (lanes, p), that comes from one output:
+            its Jacobian times its cotangent ``ct``."""
             left = (*jacobian.shape[: lane + 1], -1)
             flat = jacobian.reshape(left), ct.reshape(*ct.shape[:lane], -1)
             return jnp.einsum("...pk,...k->...p", *flat)
@@ -249,8 +256,9 @@ def _cotangents(
 def _cotangents_by_directions(
     function: Tangent, known: Sequence, members: Sequence, given: Sequence, axes: tuple, count: int | None
 ) -> list:
-    """As `_cotangents`, in forward mode for however many inputs, of schemes whose steps cannot be walked back: in each direction by itself, which
-    keeps neither a Jacobian nor states. ``members``: shapes of the inputs in one lane; ``given``: cotangents of the outputs that ``function`` uses."""
+    """As `_cotangents`, in forward mode for however many inputs, of schemes whose steps cannot be walked back: in each
+    direction by itself, which keeps neither a Jacobian nor states. ``members``: shapes of the inputs in one lane;
+    ``given``: cotangents of the outputs that ``function`` uses."""
     push, flat, unravel = _push(function, known, members, axes, count)
     batch = () if count is None else (count,)
 
@@ -284,7 +292,8 @@ def _cotangents_as_it_stands(
 
 
 def _jacobian(function: Tangent, known: Sequence, axes: tuple, count: int | None) -> list:
-    """Derivatives, at the operands ``known``, of the outputs that ``function`` uses, in the p directions of the operands that it moves.
+    """Derivatives, at the operands ``known``, of the outputs that ``function`` uses,
+    in the p directions of the operands that it moves.
 
     Their shapes are (p, ...), or (lanes, p, ...) with a lane axis.
     """
@@ -301,9 +310,11 @@ def _jacobian(function: Tangent, known: Sequence, axes: tuple, count: int | None
 def _push(
     function: Tangent, known: Sequence, members: Sequence, axes: tuple, count: int | None
 ) -> tuple[Callable[[Array], list], Array, Callable[[Array], list]]:
-    """A function from a direction (p,) of the moved operands, the same in all lanes, to the derivatives of the outputs along it.
+    """A function from a direction (p,) of the moved operands, the same in all lanes,
+    to the derivatives of the outputs along it.
 
-    Also returns the direction zero, and what splits a direction into those of the operands; ``members``: these operands in one lane, or their shapes.
+    Also returns the direction zero, and what splits a direction into those of the operands; ``members``: these operands
+    in one lane, or their shapes.
     """
     flat, unravel = ravel_pytree([jnp.zeros(x.shape, x.dtype) for x in members])
     every = (*axes, *[None] * sum(function.moved))
@@ -316,8 +327,8 @@ def _fits(
 ) -> bool:
     """Whether the Jacobian in forward mode is cheaper than reverse mode.
 
-    ``known``: operands of the motion; ``avals`` and ``lane_axes``: those of the operands by which derivatives are taken; ``given``: cotangents of
-    the outputs; ``count``: number of lanes, None without a lane axis.
+    ``known``: operands of the motion; ``avals`` and ``lane_axes``: those of the operands by which derivatives are
+    taken; ``given``: cotangents of the outputs; ``count``: number of lanes, None without a lane axis.
     """
     directions = sum(x.size for x in of_one_lane(avals, lane_axes))
     size = directions * sum(x.size * x.dtype.itemsize for x in given)
@@ -388,7 +399,8 @@ def _on_gpu(ctx: Any, *operands: Any, function: Any, axes: tuple, count: int | N
 
 
 def _by_xla(ctx: Any, *operands: Any, function: Any, axes: tuple, count: int | None) -> Any:
-    # each device has its own operands, of which the function need not know that they vary over devices (`jax.shard_map`)
+    # each device has its own operands, of which the function need not know that they vary over devices
+    # (`jax.shard_map`)
     here = ctx.replace(avals_in=[jax.core.ShapedArray(x.shape, x.dtype) for x in ctx.avals_in])
     with jax.sharding.use_abstract_mesh(NO_MESH):
         return mlir.lower_fun(lanewise(function, axes, count), multiple_results=True)(here, *operands)

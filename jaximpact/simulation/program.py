@@ -36,7 +36,8 @@ class Program:
         times: times of the rows before the last (k,) [s], where they are given.
         rows: number of rows before the last. every: number of steps from row to row, 0 where times are given.
         function: save function, whose values replace the state (`Save`).
-        impacts, kinds: number of impacts, or events of some kinds, from the first on, whose times and states are kept (`Events`).
+        impacts, kinds: number of impacts, or events of some kinds, from the first on,
+            whose times and states are kept (`Events`).
         until: the condition (`Until`) at which the motion ends, if it holds before t1.
         sensitivity: the derivative, as in `solve`; None: "corrected" if it is taken.
         by: what derivatives are taken by; None if not known, or none are.
@@ -68,8 +69,9 @@ class Program:
     classes: tuple[type, ...] = field(default=(), metadata=static)
 
     def __post_init__(self) -> None:
-        # jax takes structures of dataclasses for equal whose static fields are, whatever their classes (0.10), and looks them up in tables in
-        # which that decides where some bits of their hashes agree: jit then ran the program of one scheme in place of another's
+        # jax takes structures of dataclasses for equal whose static fields are, whatever their classes (0.10), and
+        # looks them up in tables in which that decides where some bits of their hashes agree: jit then ran the program
+        # of one scheme in place of another's
         if isinstance(self.scheme, Scheme):
             object.__setattr__(self, "classes", (*classes_of(self.scheme), *classes_of(self.solver)))
 
@@ -90,14 +92,16 @@ class Program:
             scheme.observing(save.impacts, until, save.kinds)  # which refuses what it cannot do
         if problem.slip is None and (rubs := [kind for kind in save.kinds if kind in OF_FRICTION]):
             raise ValueError(
-                f"save: Events(kinds=...) asks for {', '.join(rubs)} of a problem without friction at contacts: state it with slip= and friction=, or leave "
+                f"save: Events(kinds=...) asks for {', '.join(rubs)} of a problem without friction at contacts: state "
+                "it with slip= and friction=, or leave "
                 "them out; of a force that jumps, as one with sign(v), analysis.crossings finds the times"
             )
         if by_step is not None:
             by_step.check(problem)
             if scheme.traits.locates:
                 raise ValueError(
-                    f"until=Until.at_rest(...) and jammed(...) are seen at the ends of steps, and {type(scheme).__name__} chooses its own: give "
+                    "until=Until.at_rest(...) and jammed(...) are seen at the ends of steps, and "
+                    f"{type(scheme).__name__} chooses its own: give "
                     "scheme=MoreauJean(), Maury() or PaoliSchatzman(), or a surface, until=function(t, q, v, args)"
                 )
         times, rows = np.zeros((0,), dtype), 0
@@ -112,7 +116,8 @@ class Program:
 
     @cached_property
     def without_rows(self) -> Program:
-        """The program for native code: without its saved times and numbers of steps and rows, which native code is given at run time."""
+        """The program for native code: without its saved times and numbers of steps and rows,
+        which native code is given at run time."""
         rows, every = min(self.rows, 1), min(self.every, 1)
         return self.replace(
             per_lane_branches=True, length=0, times=self.times[:0], rows=rows, every=every, reports_progress=False
@@ -151,7 +156,8 @@ class Program:
 def classes_of(x: Any) -> tuple[type, ...]:
     """Returns the class of an object, and recursively those of its fields that are dataclasses.
 
-    Fields that are leaves, such as numbers, are left out, since jax may put objects of its own, which are dataclasses, in their place.
+    Fields that are leaves, such as numbers, are left out, since jax may put objects of its own, which are dataclasses,
+    in their place.
     """
     parts = (getattr(x, part.name) for part in fields(x)) if is_dataclass(x) else ()
     nodes = (part for part in parts if is_dataclass(part) and not jax.tree_util.all_leaves([part]))
@@ -159,7 +165,8 @@ def classes_of(x: Any) -> tuple[type, ...]:
 
 
 def _saved_times(save: Save, motion: Motion) -> Any:
-    """Returns the saved times (k,), a last one at t1 left out, as the final row stands for it; ValueError if they are invalid."""
+    """Returns the saved times (k,), a last one at t1 left out, as the final row stands for it;
+    ValueError if they are invalid."""
     dtype = motion.q0.dtype
     times = save.times.astype(dtype) if is_traced(save.times) else np.asarray(save.times, dtype)
     if times.ndim != 1:

@@ -16,7 +16,8 @@ FORMS = "an int, or a key of jax, jax.random.key(0)"
 
 
 def words_of(key: Any, problem: Problem) -> Any:
-    """Returns the key of a call as words (2,) or, of many motions, (B, 2), uint32; None without key for a problem without noise.
+    """Returns the key of a call as words (2,) or, of many motions, (B, 2), uint32;
+    None without key for a problem without noise.
 
     Raises:
         ValueError, TypeError: the problem has noise and there is no key, or the reverse; or the key is none.
@@ -52,7 +53,8 @@ def of_one(words: Any) -> Any:
 
 
 def of_lanes(words: Any, numbers: Any) -> Any:
-    """Returns keys (B, 2) of the motions with these ``numbers`` (B,): those given, or `jax.random.fold_in` of the one given and each number."""
+    """Returns keys (B, 2) of the motions with these ``numbers`` (B,): those given, or `jax.random.fold_in` of the one
+    given and each number."""
     if words.ndim == 2:
         return words
     numbers = np.asarray(numbers, np.uint32)

@@ -1,11 +1,12 @@
 """Reverse mode of a motion in native code: stored states, and steps differentiated one by one from last to first.
 
-Each part of the motion (start, steps, one row) is a function whose transposed derivative is compiled once; that of the steps between two rows is a loop
-of machine code. The cost of a step then does not depend on the number of inputs. Of each state only the numbers are stored that a transposed step or
-row reads. The cotangent of a saved row is added when the loop reaches its step.
+Each part of the motion (start, steps, one row) is a function whose transposed derivative is compiled once; that of the
+steps between two rows is a loop of machine code. The cost of a step then does not depend on the number of inputs. Of
+each state only the numbers are stored that a transposed step or row reads. The cotangent of a saved row is added when
+the loop reaches its step.
 
-A motion without saved rows whose value is asked for too is computed once: the forward pass gives the value, and its states stay in memory until the
-walk back finds them there, by the operands that they belong to.
+A motion without saved rows whose value is asked for too is computed once: the forward pass gives the value, and its
+states stay in memory until the walk back finds them there, by the operands that they belong to.
 """
 
 from __future__ import annotations
@@ -49,20 +50,22 @@ from .state_walk import Walk, bytes_of
 
 
 class Backwards:
-    """Compiled backward pass of ``lanes`` motions (None: one): maps input leaves and output cotangents to cotangents of the moved input leaves.
+    """Compiled backward pass of ``lanes`` motions (None: one): maps input leaves and output cotangents to
+    cotangents of the moved input leaves.
 
-    ``opened``: function from the input leaves to program and motion. ``members``: shapes of the operands in one lane, input leaves before cotangents;
-    ``axes``: their lane axes.
+    ``opened``: function from the input leaves to program and motion. ``members``: shapes of the operands in one lane,
+    input leaves before cotangents; ``axes``: their lane axes.
 
     Raises:
-        Unsupported, ImportError: as `compile_lanes`; saved times belong to different steps in different lanes, the states would not fit into
-            `MAX_STATE_BYTES`, or derivatives are by more than `MAX_REVERSE_INPUTS` numbers.
+        Unsupported, ImportError: as `compile_lanes`; saved times belong to different steps in different lanes, the
+            states would not fit into `MAX_STATE_BYTES`, or derivatives are by more than `MAX_REVERSE_INPUTS` numbers.
     """
 
     def __init__(self, parts: Parts, opened: Callable, members: Sequence, axes: Sequence, lanes: int | None):
         self.lanes, self.opened, self.count = lanes, opened, len(parts.moved)
         self.carried = [a is not None for a in axes]
-        # where lanes differ in their cotangents alone, states of all of them are computed from a position that is repeated
+        # where lanes differ in their cotangents alone, states of all of them are computed from a position that is
+        # repeated
         self.by_lane = list(self.carried)
         if lanes is not None and not any(self.carried[: self.count]):
             self.by_lane[opened(range(self.count))[1].q0] = True
@@ -131,8 +134,8 @@ class Backwards:
     def way_there(self, wanted: tuple[bool, ...] | None) -> CompiledFunction:
         """Returns the program of the forward pass, which keeps what the backward pass reads; each is compiled once.
 
-        ``wanted``: mask of the leaves of the solution that it computes as well; where the program keeps rows, it computes none. None: a program
-        that exists already will do, else one that computes none.
+        ``wanted``: mask of the leaves of the solution that it computes as well; where the program keeps rows, it
+        computes none. None: a program that exists already will do, else one that computes none.
         """
         if wanted is None:
             if self.ways_there:
@@ -150,11 +153,13 @@ class Backwards:
         return tuple(used_inputs(jaxpr)[first : first + len(jax.tree.leaves(self.carry))])
 
     def __call__(self, operands: list[np.ndarray], found: list[np.ndarray]) -> None:
-        """Computes the cotangents of the moved input leaves for all lanes and writes them into ``found``; many lanes are shared out to all cores."""
+        """Computes the cotangents of the moved input leaves for all lanes and writes them into ``found``; many lanes
+        are shared out to all cores."""
         self._share(self.of_lanes, operands, found)
 
     def values(self, wanted: tuple[bool, ...], operands: list[np.ndarray], found: list[np.ndarray]) -> None:
-        """Computes the ``wanted`` leaves of the solution from the input leaves, and keeps the states for the walk back; arguments as in `__call__`."""
+        """Computes the ``wanted`` leaves of the solution from the input leaves, and keeps the states for the walk back;
+        arguments as in `__call__`."""
         self._share(partial(self.values_of_lanes, wanted), operands, found)
 
     def keeps_states(self) -> bool:
@@ -196,7 +201,8 @@ class Backwards:
         return np.where(every.last, self.steps, np.clip(numbers, 0, self.steps)).tolist(), every
 
     def values_of_lanes(self, wanted: tuple[bool, ...], operands: list[np.ndarray], lanes: int) -> list[np.ndarray]:
-        """Returns the ``wanted`` leaves of the solution for ``lanes`` motions, from their input leaves (``operands``), and keeps their states."""
+        """Returns the ``wanted`` leaves of the solution for ``lanes`` motions, from their input leaves (``operands``),
+        and keeps their states."""
         there = self.way_there(wanted)
         fixed, whole = self._in_columns(operands, lanes)
         walk = self._spare_walk(whole, there)
@@ -212,7 +218,8 @@ class Backwards:
         return found
 
     def of_lanes(self, operands: list[np.ndarray], lanes: int) -> list[np.ndarray]:
-        """Returns the cotangents of the moved input leaves for ``lanes`` motions, from their input leaves and output cotangents (``operands``)."""
+        """Returns the cotangents of the moved input leaves for ``lanes`` motions, from their input leaves and output
+        cotangents (``operands``)."""
         numbers, turn = self.rows(list(operands[: self.count]))
         fixed, whole = self._in_columns(operands, lanes)
         of_row = [turn.time, turn.last, *self._of_row(operands[self.count :], len(numbers), whole)[2:]]
@@ -240,12 +247,14 @@ class Backwards:
         return leaves, whole
 
     def _of_row(self, given: Sequence[np.ndarray], rows: int, whole: int) -> list:
-        """Returns the operands of `Parts.of_row` that differ between rows: times and marks of the last one, as of a single row, and cotangents."""
+        """Returns the operands of `Parts.of_row` that differ between rows: times and marks of the last one, as of a
+        single row, and cotangents."""
         flags = zip(given, self.carried[self.count :], self.of_rows, strict=True)
         return [self.at_end.time, self.at_end.last, *(self.cotangents_of(x, c, r, rows, whole) for x, c, r in flags)]
 
     def _spare_walk(self, whole: int, there: CompiledFunction | None, key: bytes | None = None) -> Walk | None:
-        """Takes a walk out of the spare ones: that with the states of this key, else one whose states are not needed any more, else None.
+        """Takes a walk out of the spare ones: that with the states of this key,
+        else one whose states are not needed any more, else None.
 
         ``there``: its forward pass; None: any.
         """
@@ -269,7 +278,8 @@ class Backwards:
                 del self.spare[0]
 
     def cotangents_of(self, x: np.ndarray, carried: bool, of_row: bool, rows: int, whole: int) -> np.ndarray:
-        """Cotangents x of an output as an array of ``rows`` rows, for ``whole`` lanes; those of an output without rows belong to the last row.
+        """Cotangents x of an output as an array of ``rows`` rows, for ``whole`` lanes;
+        those of an output without rows belong to the last row.
 
         ``carried``: whether x has a lane axis; ``of_row``: whether it has an axis of rows.
         """
@@ -314,8 +324,8 @@ def target(
 ) -> str:
     """Name of the FFI target of the backward pass: from leaves and output cotangents to cotangents of the input leaves.
 
-    With a mask ``values`` that of these leaves of the solution, which keeps the states for it; `Unsupported` if they would not stay in memory. Other
-    arguments as in `Backwards` and `xla_ffi.target`.
+    With a mask ``values`` that of these leaves of the solution, which keeps the states for it; `Unsupported` if they
+    would not stay in memory. Other arguments as in `Backwards` and `xla_ffi.target`.
     """
     found, key = _backwards(parts, opened, members, axes, lanes)
     if values is not None and not found.keeps_states():

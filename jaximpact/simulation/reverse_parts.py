@@ -1,4 +1,5 @@
-"""Start, steps and rows of a motion as functions of flat arrays, with their transposed derivatives: what reverse mode in native code compiles."""
+"""Start, steps and rows of a motion as functions of flat arrays, with their transposed derivatives: what reverse mode
+in native code compiles."""
 
 from __future__ import annotations
 
@@ -30,14 +31,16 @@ def is_real(x: Any) -> bool:
 
 @dataclass(frozen=True)
 class Parts:
-    """Start, step and row of the motion as functions of the leaves of (program, motion) and of the carry, with their transposed derivatives.
+    """Start, step and row of the motion as functions of the leaves of (program, motion) and of the carry,
+    with their transposed derivatives.
 
     Attributes:
         structure: pytree structure of (program, motion), for any number of steps and rows.
         moved: mask of the input leaves with respect to which derivatives are taken.
         used: mask of the leaves of the solution that have cotangents.
         of_rows: mask of those used leaves that have an axis of rows.
-        told: whether some used leaves belong to the `Account`; its cotangent is then pulled back through the steps as well.
+        told: whether some used leaves belong to the `Account`; its cotangent is then pulled
+            back through the steps as well.
         live: mask of the floats of the carry that are differentiated (`with_live`); None: all of them.
     """
 
@@ -75,14 +78,15 @@ class Parts:
         return self.loop(leaves)[0].advance(carry)
 
     def row(self, leaves: Sequence, turn: RowRequest, carry: Any) -> list:
-        """The leaves in the mask `used` of a solution that consists of one row: the row that ``turn`` requests, from the carry after its step."""
+        """The leaves in the mask `used` of a solution that consists of one row: the row that ``turn`` requests, from
+        the carry after its step."""
         loop, _ = self.loop(leaves)
         found = jax.tree.leaves(loop.solution_from(carry, loop.row_at(carry, carry[0].n, turn)))
         return [x for x, u in zip(found, self.used, strict=True) if u]
 
     def states(self, step: ClosedJaxpr, kept: tuple[bool, ...], leaves: Sequence) -> tuple:
-        """Forward pass: the carry after the last step; the leaves of the solution, none of one with rows; and a stream of the leaves ``kept`` of the
-        carries before each step and of what is remembered of the step.
+        """Forward pass: the carry after the last step; the leaves of the solution, none of one with rows; and a stream
+        of the leaves ``kept`` of the carries before each step and of what is remembered of the step.
 
         ``step``: jaxpr from input leaves and carry to the next carry and the values that are remembered.
         """
@@ -106,16 +110,19 @@ class Parts:
         return found if self.live is None else list(compress(found, self.live))
 
     def with_live(self, carry: Any, start: ClosedJaxpr, step: ClosedJaxpr, row: ClosedJaxpr) -> Parts:
-        """Returns the parts with ``live``: floats of the ``carry`` that depend on inputs and on which used leaves depend, counting derivatives only.
+        """Returns the parts with ``live``: floats of the ``carry`` that depend on inputs and on which used leaves
+        depend, counting derivatives only.
 
-        Impulses that nobody asks for are not among them. ``start``: the jaxpr from input leaves to a carry; ``step``: from input leaves and carry to the
-        floats of the next carry; ``row``: from input leaves, requests and a carry to used leaves.
+        Impulses that nobody asks for are not among them. ``start``: the jaxpr from input leaves to a carry; ``step``:
+        from input leaves and carry to the floats of the next carry; ``row``: from input leaves,
+        requests and a carry to used leaves.
         """
         every = jax.tree.leaves(carry)
         floats = [i for i, x in enumerate(jax.tree.leaves(self.told_of(carry))) if is_real(x)]  # the first ones of all
 
         def after(part: ClosedJaxpr, flags: Sequence[bool], moved: Sequence[bool]) -> list[bool]:
-            """Mask of the outputs of a part that move with the floats in the mask ``flags`` and the input leaves in the mask ``moved``."""
+            """Mask of the outputs of a part that move with the floats in the mask ``flags`` and the input
+            leaves in the mask ``moved``."""
             of_carry = [False] * len(every)
             for i, flag in zip(floats, flags, strict=True):
                 of_carry[i] = flag
@@ -136,7 +143,8 @@ class Parts:
     # transposed derivatives
 
     def of_start(self, leaves: Sequence, change: Sequence, total: Sequence) -> list:
-        """Returns ``total`` plus the cotangents of the input leaves that follow from the cotangent ``change`` of the first carry."""
+        """Returns ``total`` plus the cotangents of the input leaves that follow from the cotangent
+        ``change`` of the first carry."""
         begun = lambda leaves: self.reals(begin(leaves, parts=replace(self, live=None)))
         some, _ = self._transpose_part(lambda leaves, _: begun(leaves), leaves, None, change)
         return _sum(total, some)
@@ -144,9 +152,11 @@ class Parts:
     def of_step(
         self, step: ClosedJaxpr, leaves: Sequence, carry: Any, known: Sequence, change: Sequence, total: Sequence
     ) -> tuple[list, list]:
-        """Pulls the cotangent ``change`` of the carry after a step back through the step, of which the values ``known`` are remembered.
+        """Pulls the cotangent ``change`` of the carry after a step back through the step,
+        of which the values ``known`` are remembered.
 
-        Returns the cotangent of the ``carry`` before the step, and ``total`` plus the step's part of the cotangents of the input leaves.
+        Returns the cotangent of the ``carry`` before the step, and ``total`` plus the step's part of the
+        cotangents of the input leaves.
         """
         after = lambda leaves, carry: jaxpr_as_fun(step)(*leaves, *jax.tree.leaves(carry), *known)
         some, before = self._transpose_part(after, leaves, carry, change)
@@ -164,8 +174,9 @@ class Parts:
     ) -> tuple[list, list]:
         """Applies `of_step` from the last step to the first, to a stream of what is stored of them.
 
-        That are the leaves of the carries in the mask ``kept``, and the values that are remembered of a step in the mask ``noted``. Other leaves, which
-        steps do not read, are taken from the carry ``last``. Returns the cotangent of the first carry, and the new ``total``.
+        That are the leaves of the carries in the mask ``kept``, and the values that are remembered of a step in the
+        mask ``noted``. Other leaves, which steps do not read, are taken from the carry ``last``. Returns the cotangent
+        of the first carry, and the new ``total``.
         """
         every, structure = jax.tree.flatten(last)
         types = step.in_avals[len(leaves) + len(every) :]
@@ -184,9 +195,11 @@ class Parts:
     def of_row(
         self, leaves: Sequence, turn: RowRequest, given: Sequence, carry: Any, change: Sequence, total: Sequence
     ) -> tuple[list, list]:
-        """Pulls the cotangents ``given`` of one row back, through the computation of the row from the ``carry`` after its step.
+        """Pulls the cotangents ``given`` of one row back, through the computation of the row from
+        the ``carry`` after its step.
 
-        Returns the sums of ``change`` and the cotangent of that carry, and of ``total`` and the cotangents of the input leaves.
+        Returns the sums of ``change`` and the cotangent of that carry,
+        and of ``total`` and the cotangents of the input leaves.
         """
         row = lambda leaves, carry: one_row(leaves, turn, carry, parts=replace(self, live=None))
         some, more = self._transpose_part(row, leaves, carry, given)
@@ -200,7 +213,8 @@ class Parts:
 
         some = [x for x, m in zip(leaves, self.moved, strict=True) if m]
         at = (some, [] if carry is None else self.reals(carry))
-        # values and derivative in one program: nobody needs the values by themselves, and jax takes long to separate the two
+        # values and derivative in one program: nobody needs the values by themselves, and jax takes long to separate
+        # the two
         pushed = lambda some, reals: jax.jvp(of, at, (some, reals))[1]
         return transpose(pushed, *at)(list(change))
 
@@ -225,7 +239,8 @@ stored_states = jax.jit(
 
 @partial(jax.jit, static_argnames=("parts", "step", "kept", "wanted"))
 def wanted_states(leaves: Sequence, parts: Parts, step: ClosedJaxpr, kept: tuple, wanted: tuple[bool, ...]) -> list:
-    """The flat results of `stored_states`, those that are not ``wanted`` as zeros; nothing is computed, or carried from step to step, for these."""
+    """The flat results of `stored_states`, those that are not ``wanted`` as zeros; nothing is computed, or carried from
+    step to step, for these."""
     closed = stored_states.trace(leaves, parts=parts, step=step, kept=kept).jaxpr
     found = iter(jaxpr_as_fun(without_dead_code(closed, wanted))(*leaves))
     return [next(found) if w else jnp.zeros(a.shape, a.dtype) for w, a in zip(wanted, closed.out_avals, strict=True)]

@@ -20,11 +20,13 @@ class Row(NamedTuple):
 
     Attributes:
         q, v, z: position, velocity and admissible position (d,).
-        impulse: impulse (m,) accumulated since the start; for contacts between bodies in lists that of the last step only.
+        impulse: impulse (m,) accumulated since the start; for contacts between bodies in
+            lists that of the last step only.
         chord, last: (q_new - q_old)/h (d,) and impulse (m,) of the step that led to the row.
         before: state and impulses before that step, for schemes that can step to a row's time.
         pairs: bodies of each contact (m, 2), for contacts between bodies in lists; else None.
-        touched: whether any contact has had an impulse so far (), for bodies in lists if derivatives are corrected; else None.
+        touched: whether any contact has had an impulse so far (), for bodies in lists if derivatives are corrected;
+            else None.
         stop: time () at which the motion ended, infinity while it goes on; None without ``until``.
         watch: since when the motion is at rest (`mechanics.rest.Watch`), with ``until`` at rest or jammed.
         joint_impulse, joint_last: impulses of joints (j,), accumulated and of the last step.
@@ -54,7 +56,8 @@ class Row(NamedTuple):
     def interpolated(self, back: Array, h: Array) -> Row:
         """The row at the time that lies ``back`` before the end of its step.
 
-        The position lies on the chord, and impulses are spread evenly over the step; impulses between listed bodies stay those of the whole step.
+        The position lies on the chord, and impulses are spread evenly over the step; impulses between listed bodies
+        stay those of the whole step.
         """
         moved = self._replace(q=self.q - back * self.chord)
         moved = moved._replace(joint_impulse=self.joint_impulse - (back / h) * self.joint_last)
@@ -67,7 +70,8 @@ class Row(NamedTuple):
 class RowRequest(NamedTuple):
     """Request for a row in native code: the number of its step or its time, and whether it is the last row (at t1).
 
-    With a leading axis it holds the requests for all rows. `Program.every` decides whether the number or the time counts.
+    With a leading axis it holds the requests for all rows. `Program.every` decides whether
+    the number or the time counts.
     """
 
     number: Any
@@ -124,7 +128,8 @@ class RowWriter:
         return RowBuffer(buffer, jnp.zeros((), self.index.dtype))
 
     def put(self, kept: RowBuffer, k: Any, row: Row, live: Any = True) -> RowBuffer:
-        """The buffer with the ``row`` of step k written to it, if that step is saved and the lane is ``live``; else unchanged."""
+        """The buffer with the ``row`` of step k written to it, if that step is saved and the lane is ``live``;
+        else unchanged."""
         rows, every = self.program.rows, self.program.every
         if rows == 0:
             return kept
@@ -146,7 +151,8 @@ class RowWriter:
         return (jnp.arange(self.program.rows, dtype=jnp.int32) * every if every else self.index) > n
 
     def all(self, kept: RowBuffer) -> Any:
-        """Saved rows (rows, ...) from the buffer, without its spare entry; saved times that lie in one step get the same row."""
+        """Saved rows (rows, ...) from the buffer, without its spare entry;
+        saved times that lie in one step get the same row."""
         found = jax.tree.map(lambda b: b[: self.program.rows], kept.buffer)
         # times that share a step
         return found if self.program.every else jax.tree.map(lambda b: b[self.first], found)

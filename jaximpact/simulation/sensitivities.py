@@ -45,7 +45,8 @@ NAMES = ("q0", "v0", *STATED, "args", "t0", "t1")
 
 
 def state(solution: Solution) -> dict:
-    """The default outputs: positions and velocities of the saved rows, without the row axis if there is one row only."""
+    """The default outputs: positions and velocities of the saved rows,
+    without the row axis if there is one row only."""
     rows = 0 if solution.q.shape[0] == 1 else slice(None)
     return {"q": solution.q[rows], "v": solution.v[rows]}
 
@@ -126,7 +127,8 @@ def chosen_numbers(lanes: Lanes, wrt: tuple[str, ...]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class JacobianAtInputs:
-    """Recomputes the Jacobian of the motion ``one`` of a ``call`` at other inputs; ``options``: further arguments of `sensitivities`."""
+    """Recomputes the Jacobian of the motion ``one`` of a ``call`` at other inputs; ``options``:
+    further arguments of `sensitivities`."""
 
     call: Call
     one: Motion
@@ -135,7 +137,8 @@ class JacobianAtInputs:
     def __call__(self, inputs: dict[str, Any]) -> tuple[Sensitivities | None, np.ndarray]:
         """Jacobians at samples of the inputs, given by name with a leading axis S, and status bits (S,) of all samples.
 
-        Jacobians are computed for samples with valid inputs and an admissible start, whose status is 0; None in their place if there are none.
+        Jacobians are computed for samples with valid inputs and an admissible start, whose status is 0;
+        None in their place if there are none.
         """
         count = len(jax.tree.leaves(inputs)[0])
         values = self.one._asdict() | {name: x for name, x in inputs.items() if name != "args"}
@@ -201,7 +204,8 @@ def cheaper(program: Program, one: Motion, wrt: tuple, output: Callable, executi
 
 
 def row_by_row(program: Program, output: Callable) -> bool:
-    """Whether native code can compute the outputs: it writes one row after the other, so that an output must not combine several rows."""
+    """Whether native code can compute the outputs: it writes one row after the other,
+    so that an output must not combine several rows."""
     return program.rows == 0 or (output is state and program.function is None)
 
 
@@ -228,7 +232,8 @@ def jacobians(
 
 
 def status_of_entries(jacobian: Any, count: int) -> np.ndarray | Array:
-    """The status (count,) of lanes by the entries of their Jacobians: whether each is finite; where the entries are, here or on a device."""
+    """The status (count,) of lanes by the entries of their Jacobians: whether each is finite; where the entries are,
+    here or on a device."""
     leaves = jax.tree.leaves(jacobian)
     xp = array_module(*leaves)
     finite = [xp.isfinite(x).reshape(count, -1).all(axis=1) for x in leaves]
@@ -241,14 +246,16 @@ def array_module(*arrays: Any) -> Any:
 
 
 def _walks_back(program: Program, lanes: Lanes, task: Varied, execution: str) -> bool:
-    """Whether native code computes the Jacobian in reverse mode, by walking back through the states of all steps (`reverse_loop`).
+    """Whether native code computes the Jacobian in reverse mode, by walking back through the states
+    of all steps (`reverse_loop`).
 
     ValueError if ``execution`` is unknown, or is "native" and that cannot be.
     """
     execution = execution_of(execution, program.problem)
     if execution == "native" and lanes.carries("steps"):
         raise ValueError(
-            "execution='native' cannot take this problem (reverse mode of lanes with other numbers of steps): give execution='xla'"
+            "execution='native' cannot take this problem (reverse mode of lanes with other numbers of steps): give "
+            "execution='xla'"
         )
     if execution != "auto" or platform() != "cpu" or devices(lanes.count) > 1 or lanes.carries("steps"):
         return execution == "native"
@@ -262,7 +269,8 @@ def _walking_back(
 ) -> Any:
     """Runs the ``task`` by native code that walks back through the steps; returns as `jacobians`.
 
-    By default as many lanes at once as have their states in memory that stays (`MAX_SPARE_BYTES`), for all of the outputs.
+    By default as many lanes at once as have their states in memory that stays (`MAX_SPARE_BYTES`),
+    for all of the outputs.
     """
     one = lanes.first
     known = program.replace(length=int(one.steps))
@@ -277,8 +285,8 @@ def _walking_back(
 def _lane_by_direction(program: Program, lanes: Lanes, task: Varied, execution: str) -> bool:
     """Whether each direction of the Jacobian, the derivative by one number, is computed in a lane of its own.
 
-    True on a GPU, which has threads enough, and on a CPU if the program for all directions at once is long: beside joints, or for a few motions, of
-    which the first answer takes most of the time.
+    True on a GPU, which has threads enough, and on a CPU if the program for all directions at once is long: beside
+    joints, or for a few motions, of which the first answer takes most of the time.
     """
     problem, one = program.problem, lanes.first
     if platform() == "gpu":
@@ -331,7 +339,8 @@ class Varied:
     output: Callable[[Solution], Any]
 
     def as_function(self, program: Program, motion: Motion, length: Any) -> tuple[Callable, dict[str, Any]]:
-        """The function from the numbers in ``wrt`` to (outputs, (outputs, status)), and the values of these numbers in the motion."""
+        """The function from the numbers in ``wrt`` to (outputs, (outputs, status)),
+        and the values of these numbers in the motion."""
         leaves, structure = jax.tree.flatten(motion.args)
         values = self.values(motion)
 
@@ -361,13 +370,15 @@ class Varied:
         return motion._asdict() | {"args": jax.tree.map(lambda x: x if _is_real(x) else None, motion.args)}
 
     def numbers(self, motion: Motion) -> tuple[Array, Callable]:
-        """The chosen numbers of a motion as one array, and the function from such an array back to the numbers by name."""
+        """The chosen numbers of a motion as one array, and the function from such an array
+        back to the numbers by name."""
         values = self.values(motion)
         return ravel_pytree({name: values[name] for name in self.wrt})
 
 
 class Direction(Varied):
-    """Task that returns the derivative of one lane's outputs by one of the numbers in ``wrt``; and the outputs and the status.
+    """Task that returns the derivative of one lane's outputs by one of the numbers in ``wrt``;
+    and the outputs and the status.
 
     The args of its motion are pairs of the user's args and the index of that number, the direction.
     """
@@ -391,7 +402,8 @@ class Size(Varied):
 
 @dataclass(frozen=True)
 class Jacobian(Varied):
-    """Task that returns the Jacobian of one lane, in forward or reverse mode of differentiation, with the outputs and the status."""
+    """Task that returns the Jacobian of one lane, in forward or reverse mode of differentiation,
+    with the outputs and the status."""
 
     mode: str
 
@@ -403,7 +415,8 @@ class Jacobian(Varied):
 
 @dataclass(frozen=True)
 class WalkedBack(Jacobian):
-    """As `Jacobian` in reverse mode, by the motion as an operation of jax (`primitive`), which native code walks back through."""
+    """As `Jacobian` in reverse mode, by the motion as an operation of jax (`primitive`),
+    which native code walks back through."""
 
     execution: str
 

@@ -44,7 +44,8 @@ def solve(call: Call, sensitivity: str | None = None) -> Solution:
     check_kind("progress", progress, bool | np.bool_, "True or False")
     if progress and not concrete:
         raise ValueError(
-            "progress=True shows a bar of a motion whose numbers are known: leave it out under jit, vmap, grad and the like"
+            "progress=True shows a bar of a motion whose numbers are known: leave it out under jit, vmap, grad and the "
+            "like"
         )
     # the rows while they are made, the rows that are returned, and the numbers of the steps
     rows = 2.0 * (program.rows + 1) * program.row_size(motion, problem.count(motion.t0, motion.q0, motion.args))
@@ -61,7 +62,8 @@ def solve(call: Call, sensitivity: str | None = None) -> Solution:
         run = partial(bind, trajectory, structure(program, motion), program, execution=execution)
     else:
         by = By.of(jax.tree.map(is_traced, motion))
-        # of bodies in lists with friction a derivative takes matrices of all contacts that act, which a motion without one should not cost
+        # of bodies in lists with friction a derivative takes matrices of all contacts that act, which a motion without
+        # one should not cost
         taken = "none" if problem.listed and problem.slip is not None else "corrected"
         known = program.replace(sensitivity=program.sensitivity or taken, length=number, by=by)
         run = partial(one_lane, known, task=trajectory)
@@ -72,7 +74,8 @@ def solve(call: Call, sensitivity: str | None = None) -> Solution:
 
 
 def with_times_checked(found: Solution, times: Any, motion: Motion) -> Solution:
-    """Adds INPUT_INVALID where saved ``times`` (k,) that are traced, and cannot raise, do not increase from t0 to t1."""
+    """Adds INPUT_INVALID where saved ``times`` (k,) that are traced, and cannot raise,
+    do not increase from t0 to t1."""
     if not is_traced(times, motion.t0, motion.t1):
         return found
     wrong = ~in_order(times, motion)
@@ -81,7 +84,8 @@ def with_times_checked(found: Solution, times: Any, motion: Motion) -> Solution:
 
 
 def with_room(program: Program) -> Callable[[Motion], Solution]:
-    """Returns a function that runs a motion with neighbour lists; if a list overflows, it continues from the last valid step with larger lists."""
+    """Returns a function that runs a motion with neighbour lists; if a list overflows, it continues from the last valid
+    step with larger lists."""
 
     def call(motion: Motion) -> Solution:
         known = program

@@ -1,6 +1,8 @@
-"""Checks of numbers before a motion starts: finiteness, an admissible start, a positive definite mass; joints, switches, friction and restitution.
+"""Checks of numbers before a motion starts: finiteness, an admissible start, a positive definite mass; joints,
+switches, friction and restitution.
 
-A report is computed for each lane, batched; then the host raises errors. Under a jax transformation, where numbers are unknown, nothing is checked.
+A report is computed for each lane, batched; then the host raises errors. Under a jax transformation, where numbers are
+unknown, nothing is checked.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ SPEEDS = np.concatenate(
 
 
 class JointReport(NamedTuple):
-    """Values and velocities of the joints (j,) at a start, and masks (j,): joints that do not hold (``wrong``), whose velocity has to be projected
-    (``broken``) or cannot be (``stuck``), and that follow from others (``redundant``)."""
+    """Values and velocities of the joints (j,) at a start, and masks (j,): joints that do not hold (``wrong``), whose
+    velocity has to be projected (``broken``) or cannot be (``stuck``), and that follow from others (``redundant``)."""
 
     value: Array
     velocity: Array
@@ -63,7 +65,8 @@ class JointReport(NamedTuple):
     def judge(self, report: StartReport, which: Callable[[int], str]) -> str | None:
         """Raises ValueError for joints that do not hold at the start of some lane, or contradict each other.
 
-        Returns a remark if velocities have to be projected or rows are not needed, else None. ``which(lane)``: text that names a lane in messages.
+        Returns a remark if velocities have to be projected or rows are not needed, else None. ``which(lane)``: text
+        that names a lane in messages.
         """
 
         def first(mask: Any) -> tuple[int, int]:
@@ -75,34 +78,39 @@ class JointReport(NamedTuple):
         if wrong.any():
             i, a = first(wrong)
             raise ValueError(
-                f"q0{which(i)} does not satisfy the joints: {report.naming.joint(a)} is {value[i, a]:.6g} in place of 0; start from the nearest "
+                f"q0{which(i)} does not satisfy the joints: {report.naming.joint(a)} is {value[i, a]:.6g} in place of "
+                "0; start from the nearest "
                 "position that does, q0, v0 = jaximpact.assemble(problem, q0, v0)"
             )
         if stuck.any():
             i, a = first(stuck)
             raise ValueError(
-                f"joints contradict each other at q0{which(i)}: no velocity keeps them all, {report.naming.joint(a)} among them; leave out what "
+                f"joints contradict each other at q0{which(i)}: no velocity keeps them all, {report.naming.joint(a)} "
+                "among them; leave out what "
                 "follows from other rows, and rows beyond the number of coordinates"
             )
         if broken.any():
             i, a = first(broken)
             return (
-                f"v0{which(i)} breaks the joints: {report.naming.joint(a)} would change at {velocity[i, a]:.6g}; v0 is projected onto the velocities "
+                f"v0{which(i)} breaks the joints: {report.naming.joint(a)} would change at {velocity[i, a]:.6g}; v0 is "
+                "projected onto the velocities "
                 "that keep them"
             )
         redundant = np.atleast_2d(self.redundant)
         if redundant.any():
             i, a = first(redundant)
             return (
-                f"{report.naming.joint(a)} adds nothing to the joints before it at q0{which(i)}: if so everywhere, many joint impulses make the same "
-                "motion, of which the least are told; if there alone, the position is singular, and a motion from it is not determined"
+                f"{report.naming.joint(a)} adds nothing to the joints before it at q0{which(i)}: if so everywhere, "
+                "many joint impulses make the same "
+                "motion, of which the least are told; if there alone, the position is singular, and a motion from it "
+                "is not determined"
             )
         return None
 
 
 class SwitchReport(NamedTuple):
-    """Masks (k,) of the switching functions that a problem states: which are ``finite`` at a start, and which are zero both at the start and at a
-    point near it (``flat``), so that they define no surface."""
+    """Masks (k,) of the switching functions that a problem states: which are ``finite`` at a start, and which are zero
+    both at the start and at a point near it (``flat``), so that they define no surface."""
 
     finite: Array
     flat: Array
@@ -135,8 +143,8 @@ class SwitchReport(NamedTuple):
 
 
 class FrictionReport(NamedTuple):
-    """Masks of the contacts (m,) at a start: those without a coefficient of friction >= 0 (``wrong``), with a positive one but no tangents to slip
-    along (``tangentless``), and with a static coefficient below it (``weak``)."""
+    """Masks of the contacts (m,) at a start: those without a coefficient of friction >= 0 (``wrong``), with a positive
+    one but no tangents to slip along (``tangentless``), and with a static coefficient below it (``weak``)."""
 
     wrong: Array
     tangentless: Array
@@ -146,15 +154,16 @@ class FrictionReport(NamedTuple):
     def of(cls, problem: Problem, gradient: Array, t: Array, q: Array, v: Array, args: Any) -> FrictionReport:
         """Makes the report from the gradients (m, d) of the gaps.
 
-        A contact is ``tangentless`` unless one of its tangents at least is not along the gradient of its gap: what has two freedoms slips along one line.
+        A contact is ``tangentless`` unless one of its tangents at least is not along the gradient of its gap: what has
+        two freedoms slips along one line.
         """
         tangents = jax.jacfwd(lambda v: problem.slip_velocity(t, q, v, args))(v)
         return cls.along(problem, gradient, tangents, args)
 
     @classmethod
     def of_list(cls, problem: Problem, contacts: Any, t: Array, q: Array, args: Any) -> FrictionReport:
-        """Report for bodies in lists, from their `PairContacts`, with gradients by either body's coordinates; empty slots of the list are not
-        judged."""
+        """Report for bodies in lists, from their `PairContacts`, with gradients by either body's coordinates; empty
+        slots of the list are not judged."""
         rows = lambda x: jnp.concatenate([x.gi, x.gj], axis=1)
         slip: Any = Slip.at(problem, Metric(Identity(), Joints.none(len(q), q.dtype)), t, q, jnp.zeros_like(q), args)
         found = cls.along(problem, rows(contacts), jnp.stack([rows(x) for x in slip.tangents], axis=1), args)
@@ -163,7 +172,8 @@ class FrictionReport(NamedTuple):
 
     @classmethod
     def along(cls, problem: Problem, gradient: Array, tangents: Array, args: Any) -> FrictionReport:
-        """Report for contacts with the gradients ``gradient`` (m, d) of their gaps, and ``tangents`` (m, k, d) of their slip velocities."""
+        """Report for contacts with the gradients ``gradient`` (m, d) of their gaps,
+        and ``tangents`` (m, k, d) of their slip velocities."""
         q, still = gradient, jnp.zeros(tangents.shape[:2], gradient.dtype)
         friction = problem.friction_coefficients(still, args)
         found, left = [direction(gradient)], jnp.zeros_like(friction, dtype=bool)
@@ -186,7 +196,8 @@ class FrictionReport(NamedTuple):
         return self.wrong | self.tangentless | self.weak
 
     def judge(self, report: StartReport, which: Callable[[int], str]) -> None:
-        """Raises ValueError for the first contact of any lane in one of the masks; ``which``: as in `JointReport.judge`."""
+        """Raises ValueError for the first contact of any lane in one of the masks; ``which``:
+        as in `JointReport.judge`."""
         for wrong, of, what in (
             (self.wrong, "friction", "must be finite and >= 0, at all slip speeds if it depends on them"),
             (
@@ -197,7 +208,8 @@ class FrictionReport(NamedTuple):
             (
                 self.tangentless,
                 "slip",
-                "gives no tangential direction: it changes with v along the gap's gradient only, or not at all (where nothing rubs, friction is 0)",
+                "gives no tangential direction: it changes with v along the gap's gradient only, or not at all (where "
+                "nothing rubs, friction is 0)",
             ),
         ):
             if np.any(wrong):
@@ -206,14 +218,16 @@ class FrictionReport(NamedTuple):
 
 
 class RestitutionReport(NamedTuple):
-    """Values (m,) of a restitution function at a start, and the mask (m,) of those outside [0, 1] that an impact at the start would use."""
+    """Values (m,) of a restitution function at a start, and the mask (m,) of those outside [0,
+    1] that an impact at the start would use."""
 
     value: Array
     wrong: Array
 
     @classmethod
     def of(cls, problem: Problem, rates: Array, args: Any) -> RestitutionReport:
-        """Report for the gap velocities (m,) of a start; a function that does not depend on them is checked at closing and opening gaps alike."""
+        """Report for the gap velocities (m,) of a start; a function that does not depend on them is checked at closing
+        and opening gaps alike."""
         value = problem.restitution_at(jnp.ones((), rates.dtype), rates, args)
         constant = not depends_on(lambda rates: problem.restitution_at(1.0, rates, args), (rates,), on=(0,))
         return cls(value, ((rates < 0) | constant) & ~((value >= 0) & (value <= 1)))
@@ -228,7 +242,8 @@ class RestitutionReport(NamedTuple):
             i, a = np.unravel_index(np.argmax(self.wrong), np.shape(self.wrong))
             speed = abs(min(float(np.asarray(report.gap_velocity)[i, a]), 0.0))
             raise ValueError(
-                f"restitution(w, args) must lie in [0, 1], got {float(self.value[i, a]):g}{which(int(i))} at the speed {speed:g} of contact {a} at t0: "
+                f"restitution(w, args) must lie in [0, 1], got {float(self.value[i, a]):g}{which(int(i))} at the speed "
+                f"{speed:g} of contact {a} at t0: "
                 "keep it within them, as by jnp.clip, at every speed"
             )
 
@@ -262,13 +277,14 @@ class StartReport(NamedTuple):
 
     @property
     def parts(self) -> list:
-        """Reports on switches, friction, restitution and joints, where the problem has them: each has the mask ``refused`` (..., n) of invalid
-        entries, and a method ``judge`` that raises for them."""
+        """Reports on switches, friction, restitution and joints, where the problem has them: each has the mask
+        ``refused`` (..., n) of invalid entries, and a method ``judge`` that raises for them."""
         return [x for x in (self.switches, self.friction, self.restitution, self.joints) if x is not None]
 
     @property
     def is_fine(self) -> Array:
-        """Whether a start needs no error and no warning, (); of bodies in lists, whose lists may have to be longer, `bodies` says more."""
+        """Whether a start needs no error and no warning, (); of bodies in lists, whose lists may have to be longer,
+        `bodies` says more."""
         at = self.closure
         right = self.positive & self.symmetric & self.lagrangian & self.finite
         for part in self.parts:
@@ -317,7 +333,8 @@ def _beside(x: Array) -> Array:
 
 
 def _is_quadratic(inertia: Callable, q: Array, v: Array, t: Array, args: Any) -> Array:
-    """Whether a Lagrangian is quadratic in v, (): d2L/dv2 does not change with time and velocity, at q (d,) and at a point near it.
+    """Whether a Lagrangian is quadratic in v, (): d2L/dv2 does not change with time and velocity,
+    at q (d,) and at a point near it.
 
     Values that are not finite are ignored, since a Lagrangian need not be defined away from the start.
     """
@@ -339,7 +356,8 @@ def refused_lanes(report: StartReport) -> np.ndarray:
 
 
 def raise_or_warn(report: StartReport, *, lanes: bool) -> str | None:
-    """Raises for the first error in a batch of start reports (leading axis: lanes); returns the text of a warning, or None."""
+    """Raises for the first error in a batch of start reports (leading axis: lanes); returns the text of a warning,
+    or None."""
 
     def worst(mask: Any, value: Any) -> tuple[int, int]:
         lane, constraint = np.unravel_index(np.argmin(np.where(mask, value, np.inf)), mask.shape)
@@ -351,7 +369,8 @@ def raise_or_warn(report: StartReport, *, lanes: bool) -> str | None:
     if not report.positive.all():
         i = int(np.argmin(report.positive))
         raise ValueError(
-            f"mass is not positive definite (or not finite) at q0{which(i)}: check mass(q0, args), of a Lagrangian d2L/dv2"
+            f"mass is not positive definite (or not finite) at q0{which(i)}: check mass(q0, args), of a Lagrangian "
+            "d2L/dv2"
         )
     if not report.symmetric.all():
         i = int(np.argmin(report.symmetric))
@@ -376,7 +395,8 @@ def raise_or_warn(report: StartReport, *, lanes: bool) -> str | None:
     if report.closure.violated.any():
         i, a = worst(report.closure.violated, report.gap)
         raise ValueError(
-            f"q0{which(i)} is not admissible: {report.naming.constraint(a)} has gap {report.gap[i, a]:.6g} < 0 at t0; move q0 by at least "
+            f"q0{which(i)} is not admissible: {report.naming.constraint(a)} has gap {report.gap[i, a]:.6g} < 0 at t0; "
+            "move q0 by at least "
             "that much into the admissible set (every gap >= 0)"
         )
     if report.closure.outward.any():
@@ -384,6 +404,7 @@ def raise_or_warn(report: StartReport, *, lanes: bool) -> str | None:
         where = report.naming.constraint(a) if report.bodies is None else report.bodies.contact(i, a)
         return (
             f"v0{which(i)} points out of the admissible set: {where} is active and its gap would change at "
-            f"{report.gap_velocity[i, a]:.6g}; v0 is projected onto the admissible velocities (an inelastic impact at t0)"
+            f"{report.gap_velocity[i, a]:.6g}; v0 is projected onto the admissible velocities (an inelastic impact at "
+            "t0)"
         )
     return remark

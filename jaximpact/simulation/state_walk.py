@@ -19,7 +19,8 @@ def bytes_of(arrays: Sequence[np.ndarray]) -> bytes:
 
 
 class Walk:
-    """Memory of a forward and a backward pass through the steps for ``whole`` lanes, padding included, with the compiled calls bound to it.
+    """Memory of a forward and a backward pass through the steps for ``whole`` lanes, padding included, with the
+    compiled calls bound to it.
 
     ``of``: the `Backwards` that it is of; ``there``: the forward pass.
     """
@@ -64,7 +65,8 @@ class Walk:
         ]
 
     def _in_turn(self, part: CompiledFunction, operands: Sequence, given: Sequence = ()) -> list[BoundCall]:
-        """Returns two bound calls of ``part``: one reads the first buffer of cotangents and writes the second, the other does the reverse."""
+        """Returns two bound calls of ``part``: one reads the first buffer of cotangents and writes the second, the
+        other does the reverse."""
         ways = (self.found, self.found[::-1])
         operands_of = lambda here: [*operands, *((x, None) for x in here)]
         return [BoundCall(part, operands_of(here), there, self.whole, 2, given) for here, there in ways]
@@ -81,7 +83,8 @@ class Walk:
         self.key = bytes_of(fixed)
 
     def walk_back(self, of_row: Sequence[np.ndarray], numbers: Sequence[int]) -> list[np.ndarray]:
-        """Returns the cotangents of the inputs, arrays (size, whole), that the next run overwrites, from the states of the last forward pass.
+        """Returns the cotangents of the inputs, arrays (size, whole), that the next run overwrites,
+        from the states of the last forward pass.
 
         ``of_row``: arrays with an entry for each row; ``numbers``: number of the step of each row.
         """

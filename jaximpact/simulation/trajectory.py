@@ -1,4 +1,5 @@
-"""Computations of one motion (start, loop over steps, rows): pure functions of one lane's arrays, which the caller batches."""
+"""Computations of one motion (start, loop over steps, rows): pure functions of one lane's arrays,
+which the caller batches."""
 
 from __future__ import annotations
 
@@ -22,17 +23,20 @@ from .program import Program
 
 
 def trajectory(program: Program, motion: Motion, length: Any = None) -> Solution:
-    """Computes a motion; ``length``: number of steps to execute, by default the motion's own; steps beyond the motion's own number do nothing."""
+    """Computes a motion; ``length``: number of steps to execute, by default the motion's own; steps beyond the motion's
+    own number do nothing."""
     loop = MotionLoop(program, motion)
     carry = loop.begin(motion)
     return LaneLoop(loop).run(carry) if program.per_lane_branches else BatchedLoop(loop).run(carry, length)
 
 
 def run_until_list_full(program: Program, motion: Motion, carry: Any = None) -> tuple[Solution, Any, Array]:
-    """Runs a motion with neighbour lists until one overflows, from the start, or from the ``carry`` that an earlier call returned.
+    """Runs a motion with neighbour lists until one overflows, from the start,
+    or from the ``carry`` that an earlier call returned.
 
     Returns:
-        The solution, complete if no list overflowed; the carry after the last valid step; whether a list overflowed, ().
+        The solution, complete if no list overflowed; the carry after the last valid step; whether a list overflowed,
+        ().
     """
     loop = MotionLoop(program, motion)
     batched = BatchedLoop(loop)
@@ -45,10 +49,12 @@ def resume_until_step(
 ) -> tuple[dict[str, Any], Account, Any, Array]:
     """Runs a motion with neighbour lists up to a given step, or until a list overflows; the program saves no rows.
 
-    ``carry_and_last``: the carry to go on from, None for the start, at which no step is made; and the number of the last step.
+    ``carry_and_last``: the carry to go on from, None for the start, at which no step is made;
+    and the number of the last step.
 
     Returns:
-        The row at the last step made, by the field names of `Solution`; the account; the carry; whether a list overflowed in the next step, ().
+        The row at the last step made, by the field names of `Solution`; the account; the carry; whether a list
+        overflowed in the next step, ().
     """
     carry, last = carry_and_last
     loop = MotionLoop(program, motion)

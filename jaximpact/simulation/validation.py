@@ -1,4 +1,5 @@
-"""Checks of a problem before a motion starts: shapes and types of its functions' results, and whether the scheme can treat the problem.
+"""Checks of a problem before a motion starts: shapes and types of its functions' results,
+and whether the scheme can treat the problem.
 
 These checks are made under jax transformations too, where values are unknown. Values are checked by `start_report`.
 """
@@ -58,13 +59,15 @@ def check_functions(problem: Problem, scheme: Scheme, q0: Array, v0: Array, t0: 
 
 
 def check_mass(problem: Problem, scheme: Scheme, shape_of: Callable, m: int, q0: Array, v0: Array, args: Any) -> None:
-    """Raises if the mass has a wrong shape; ``shape_of(name, function, *operands)``: shape that a user's function returns; m: number of contacts."""
+    """Raises if the mass has a wrong shape; ``shape_of(name, function, *operands)``: shape that a user's function
+    returns; m: number of contacts."""
     d, callable_mass = q0.shape[0], callable(problem.mass)
     shape = shape_of("mass(q, args)", problem.mass, q0, args) if callable_mass else jnp.shape(problem.mass)
     blocks = len(shape) == 3 and shape[0] * shape[1] == d and shape[1] == shape[2]
     if shape not in ((), (d,), (d, d)) and not blocks:
         raise ValueError(
-            f"mass must be a scalar or have shape ({d},), ({d}, {d}) or, block by block, (N, D, D) with N D = {d}, got {shape}"
+            f"mass must be a scalar or have shape ({d},), ({d}, {d}) or, block by block, (N, D, D) with N D = {d}, got "
+            f"{shape}"
         )
     problem.gaps.check_mass(shape, d)
     if callable_mass and not getattr(problem.force, "derived_from_mass", False):
@@ -72,10 +75,12 @@ def check_mass(problem: Problem, scheme: Scheme, shape_of: Callable, m: int, q0:
 
 
 def remark_on_velocity_terms(problem: Problem, t: Any, q: Array, v: Array, args: Any) -> None:
-    """Issues a remark if the mass, a function, depends on q, and the force has no terms quadratic in v: Coriolis and centrifugal terms are missing."""
+    """Issues a remark if the mass, a function, depends on q, and the force has no terms quadratic in v: Coriolis and
+    centrifugal terms are missing."""
     if not _is_curved(problem.force, t, q, v, args) and _mass_varies(problem.mass, q, args):
         remark(
-            "mass(q, args) depends on q, and force(t, q, v, args) has no terms quadratic in v: Coriolis and centrifugal forces are missing. "
+            "mass(q, args) depends on q, and force(t, q, v, args) has no terms quadratic in v: Coriolis and "
+            "centrifugal forces are missing. "
             "Problem.from_potential and Problem.from_lagrangian derive them; Problem takes a force that contains them",
             stacklevel=2,
         )
@@ -83,8 +88,8 @@ def remark_on_velocity_terms(problem: Problem, t: Any, q: Array, v: Array, args:
 
 @cached_by_types
 def _mass_varies(mass: Callable, q: Array, args: Any) -> bool:
-    """Whether a mass(q, args) changes with q, other than by jumps, and not only in writing, as 0 * q does: with every number of args 1 it is compared at
-    two places, and numbers that are not finite count as changed."""
+    """Whether a mass(q, args) changes with q, other than by jumps, and not only in writing, as 0 * q does: with every
+    number of args 1 it is compared at two places, and numbers that are not finite count as changed."""
     if not moves_with(mass, (q, args), on=(0,)):
         return False
     ones = jax.tree.map(lambda x: np.ones(jnp.shape(x), jnp.result_type(x)), args)
@@ -108,7 +113,8 @@ def check_joints(problem: Problem, shape_of: Callable, q0: Array, args: Any) -> 
     shape = shape_of("joints(t, q, args)", problem.joints, np.zeros((), q0.dtype), q0, args)
     if len(shape) != 1 or shape[0] == 0:
         raise ValueError(
-            f"joints(t, q, args) must return shape (j,), got {shape}; return one equation in an array, and for none leave joints out"
+            f"joints(t, q, args) must return shape (j,), got {shape}; return one equation in an array, and for none "
+            "leave joints out"
         )
 
 
@@ -119,7 +125,8 @@ def check_kept_joints(
     check_joints(problem, shape_of, q0, args)
     if not scheme.traits.joints:
         raise ValueError(
-            f"{type(scheme).__name__} takes no joints: use MoreauJean(), EventCorrected() or EventDriven(), or coordinates that satisfy them"
+            f"{type(scheme).__name__} takes no joints: use MoreauJean(), EventCorrected() or EventDriven(), or "
+            "coordinates that satisfy them"
         )
 
 
@@ -131,7 +138,8 @@ def check_energy(problem: Problem, scheme: Scheme, shape_of: Callable, m: int, q
 
 
 def without_empty_gaps(problem: Problem, q0: Array, args: Any) -> Problem:
-    """Returns the problem, stated without constraints where their function returns none, (0,): only then steps and derivatives ask for no contact."""
+    """Returns the problem, stated without constraints where their function returns none, (0,): only then steps and
+    derivatives ask for no contact."""
     empty = problem.count(0.0, q0, args) == 0
     return problem.replace(constraints=None) if problem.constraints and empty else problem
 
@@ -153,7 +161,8 @@ def check_friction(
     if isinstance(found, tuple):
         if len(found) != 2 or jnp.shape(found[0]) != (m,):
             raise ValueError(
-                f"{stated} must return tangential velocities, or (normal, tangential) with normal velocities of shape ({m},), got {len(found)} entries "
+                f"{stated} must return tangential velocities, or (normal, tangential) with normal velocities of shape "
+                f"({m},), got {len(found)} entries "
                 f"of shapes {[jnp.shape(x) for x in found]}"
             )
         tangential = lambda *at: slip(*at)[1]
@@ -163,14 +172,16 @@ def check_friction(
     shape = shape_of(stated, tangential, t, q0, v0, args)
     if not problem.listed and shape not in ((m,), *((m, k) for k in range(1, 6))):
         raise ValueError(
-            f"{stated} must return one velocity for each of {m} contacts, ({m},), or ({m}, 2) in space, with up to three more columns for drilling and "
+            f"{stated} must return one velocity for each of {m} contacts, ({m},), or ({m}, 2) in space, with up to "
+            "three more columns for drilling and "
             f"rolling, got {shape}"
         )
     velocities = lambda v: jax.tree.map(lambda x: jnp.asarray(x, q0.dtype), slip(t, q0, v, args))
     slopes = lambda v, along: jax.jvp(velocities, (v,), (along,))[1]
     if depends_on(slopes, (v0, v0), on=(0,)):
         raise ValueError(
-            f"{stated} must be affine in v: a velocity of one body against the other, without squares, norms or branches of v"
+            f"{stated} must be affine in v: a velocity of one body against the other, without squares, norms or "
+            "branches of v"
         )
     if not scheme.traits.friction:
         name = type(scheme).__name__
@@ -179,7 +190,8 @@ def check_friction(
         raise ValueError(f"{name} takes no friction, as {why}: use {others}")
     if len(shape) == 2 and shape[1] > scheme.traits.friction:
         raise ValueError(
-            f"{type(scheme).__name__} takes at most {scheme.traits.friction} columns of slip at a contact, and {stated} gives {shape[1]}: use "
+            f"{type(scheme).__name__} takes at most {scheme.traits.friction} columns of slip at a contact, and "
+            f"{stated} gives {shape[1]}: use "
             f"{'EventDriven() or ' if shape[1] <= 2 else ''}MoreauJean(), with a step h"
         )
     for name in OF_FRICTION:
@@ -206,7 +218,8 @@ def check_coefficients_of(name: str, friction: Any, shape_of: Callable, m: int, 
 
 
 def check_friction_of_speed(friction: OfSpeed, shape_of: Callable, m: int, dtype: Any, args: Any) -> None:
-    """Raises if a coefficient of friction that depends on the slip speed has a wrong shape, arguments as of `check_coefficients_of`."""
+    """Raises if a coefficient of friction that depends on the slip speed has a wrong shape, arguments as of
+    `check_coefficients_of`."""
     stated, rest = "friction(s, args)", np.zeros(max(m, 1), dtype)
     shape = shape_of(stated, friction, rest, args)
     if shape not in ((), rest.shape):
@@ -224,7 +237,8 @@ def check_restitution_function(
     """
     if not scheme.traits.approach:
         raise ValueError(
-            f"restitution is a function of the approach speed, and {type(scheme).__name__} takes numbers: use MoreauJean(), EventCorrected() or "
+            f"restitution is a function of the approach speed, and {type(scheme).__name__} takes numbers: use "
+            "MoreauJean(), EventCorrected() or "
             "EventDriven()"
         )
     if m == 0:
@@ -232,19 +246,22 @@ def check_restitution_function(
     shape = shape_of("restitution(w, args)", problem.restitution, np.ones(m, q0.dtype), args)
     if shape not in ((), (m,)):
         raise ValueError(
-            f"restitution(w, args) must return one number or one per contact, ({m},) as the approach speeds w, got shape {shape}"
+            f"restitution(w, args) must return one number or one per contact, ({m},) as the approach speeds w, got "
+            f"shape {shape}"
         )
 
 
 def check_switches(
     problem: Problem, scheme: Scheme, shape_of: Callable, m: int, q0: Array, v0: Array, args: Any
 ) -> None:
-    """Raises if stated switches or their reset have a wrong shape, or the scheme makes no resets; arguments as of `check_mass`."""
+    """Raises if stated switches or their reset have a wrong shape, or the scheme makes no resets;
+    arguments as of `check_mass`."""
     t, stated = np.zeros((), q0.dtype), "switches(t, q, v, args)"
     shape = shape_of(stated, problem.switches, t, q0, v0, args)
     if len(shape) != 1 or shape[0] == 0:
         raise ValueError(
-            f"{stated} must return shape (k,), got {shape}; return one surface in an array, and for none leave switches out"
+            f"{stated} must return shape (k,), got {shape}; return one surface in an array, and for none leave "
+            "switches out"
         )
     if not depends_on(lambda *at: problem.switch_values(*at), (t, q0, v0, args), on=(0, 1, 2)):
         raise ValueError(f"{stated} must depend on t, q or v: a constant is no surface")
@@ -252,7 +269,8 @@ def check_switches(
         return
     if not scheme.traits.resets:
         raise ValueError(
-            f"{type(scheme).__name__} makes no resets: use EventDriven() or EventCorrected(), which locate their times, or state one that is an impact as a "
+            f"{type(scheme).__name__} makes no resets: use EventDriven() or EventCorrected(), which locate their "
+            "times, or state one that is an impact as a "
             "constraint with restitution"
         )
     if problem.joints is not None:

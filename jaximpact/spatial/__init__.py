@@ -9,10 +9,11 @@
     problem = tossed.problem()
     q0, v0 = tossed.start(box=(1.0, 0, 0, 3.0, -2.0, 5.0))  # velocity of its centre, and angular velocity
 
-All points are given in space as the system stands at the start, in metres; the axes of all bodies are those of the world then. A body that moves
-freely has the coordinates of its centre of mass and a quaternion, ``box.x`` to ``box.qz``; one that a joint carries has those of the joint, ``leg.angle``.
-Only the direction of a quaternion counts, p/|p|: it has no equation, and its length is led back to 1. Wherever a part takes a number (a mass, a stiffness, a torque) it takes a function of
-``args`` too, by which it can be swept and differentiated.
+All points are given in space as the system stands at the start, in metres; the axes of all bodies are those of the
+world then. A body that moves freely has the coordinates of its centre of mass and a quaternion, ``box.x`` to
+``box.qz``; one that a joint carries has those of the joint, ``leg.angle``. Only the direction of a quaternion counts,
+p/|p|: it has no equation, and its length is led back to 1. Wherever a part takes a number (a mass, a stiffness, a
+torque) it takes a function of ``args`` too, by which it can be swept and differentiated.
 """
 
 from .body import Body, ball, box, capsule, cylinder, ellipsoid

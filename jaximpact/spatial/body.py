@@ -30,7 +30,8 @@ class Body:
 
     Attributes:
         mass: its mass [kg].
-        inertia: about its centre of mass, in the axes of the start: (3, 3), or three moments about the axes x, y and z [kg m^2]; or a function of args.
+        inertia: about its centre of mass, in the axes of the start: (3, 3), or three moments about the axes x, y and z
+            [kg m^2]; or a function of args.
         centre: its centre of mass at the start [m].
         shape: what of it touches others and is drawn; None for a body of no shape, whose contacts state points.
     """
@@ -58,7 +59,8 @@ class Body:
 
 @dataclass(frozen=True)
 class Frame(Body):
-    """A part of another body, without a mass of its own: a place of it that has a name, or a shape that touches others."""
+    """A part of another body, without a mass of its own: a place of it that has a name,
+    or a shape that touches others."""
 
     mass: Number = 0.0
     inertia: Any = 0.0
@@ -80,7 +82,8 @@ def _tensor(stated: Any) -> tuple[Vector, ...]:
         raise ValueError(f"inertia must be positive about every axis, got the principal moments {a:g}, {b:g}, {c:g}")
     if c > (a + b) * (1 + 1e-9):
         raise ValueError(
-            f"inertia: no body has the principal moments {a:g}, {b:g}, {c:g}: the largest is at most the sum of the others"
+            f"inertia: no body has the principal moments {a:g}, {b:g}, {c:g}: the largest is at most the sum of the "
+            "others"
         )
     return tuple(map(tuple, tensor.tolist()))
 
@@ -189,7 +192,8 @@ def _half(start: Vector, end: Vector) -> np.ndarray:
 
 
 def composite(bodies: list[Body], origin: Any, args: Any) -> tuple[Any, Any, Any]:
-    """Returns the mass, the centre of mass (3,) from ``origin`` (3,), and the inertia about it (3, 3), of bodies that are rigidly connected at the start."""
+    """Returns the mass, the centre of mass (3,) from ``origin`` (3,), and the inertia about it (3, 3), of bodies that
+    are rigidly connected at the start."""
     if len(bodies) == 1:
         return value_at(bodies[0].mass, args), np.subtract(bodies[0].centre, origin), bodies[0].inertia_at(args)
     masses = [value_at(body.mass, args) for body in bodies]

@@ -1,4 +1,5 @@
-"""Contacts: bodies over planes, round bodies against each other and boxes, stops of hinges. Each gap is a distance, and its slip that of the material."""
+"""Contacts: bodies over planes, round bodies against each other and boxes, stops of hinges. Each gap is a distance, and
+its slip that of the material."""
 
 from __future__ import annotations
 
@@ -25,11 +26,12 @@ class Rough(Part):
     """A part with contacts.
 
     Attributes:
-        friction: Coulomb's coefficient, a number or a function of args, or of the slip speed too, ``(s, args)``; ``friction=`` of `solve` and the other
-            calls takes its place if it is given.
+        friction: Coulomb's coefficient, a number or a function of args, or of the slip speed too, ``(s, args)``;
+            ``friction=`` of `solve` and the other calls takes its place if it is given.
         restitution: Newton's coefficient, a number or a function ``(w, args)`` of the speed of approach w [m/s].
         name: name of the contact.
-        drilling, rolling: radii by which the contact resists turns about its normal, and about directions across it, too [m].
+        drilling, rolling: radii by which the contact resists turns about its normal, and about directions across it,
+            too [m].
     """
 
     friction: Number = 0.0
@@ -48,7 +50,8 @@ class Rough(Part):
                 raise ValueError(f"{name} must be a radius >= 0, got {getattr(self, name)!r}")
 
     def _with_turns(self, across: Any, normal: Any, tangents: Any, twists: Twists) -> Any:
-        """Slip velocities (k, 2) along ``tangents`` (3, 2), and as further columns the turns that contacts resist, times their radii."""
+        """Slip velocities (k, 2) along ``tangents`` (3, 2), and as further columns the turns that contacts resist,
+        times their radii."""
         turn = plus(twists.angular_velocity(self.a), scaled(-1, twists.angular_velocity(self.b)))
         about = (self.drilling, normal[:, None]), (self.rolling, tangents)
         turns = [radius * product(turn[None], axes) for radius, axes in about if radius]
@@ -100,7 +103,8 @@ class Plane(Rough):
             )
         if body.shape.upright(np.array(self.normal)):
             raise ValueError(
-                f"Plane: the cylinder {self.a!r} stands on its end, where its lowest point is not one: give points=[...], three or more on its rim"
+                f"Plane: the cylinder {self.a!r} stands on its end, where its lowest point is not one: give "
+                "points=[...], three or more on its rim"
             )
         return body.shape
 
@@ -148,7 +152,8 @@ class Contact(Rough):
         if a is None or b is None or not (both or ({type(a), type(b)} == {Box, ROUND[0]})):
             kinds = " and ".join("no shape" if x is None else type(x).__name__.lower() for x in (a, b))
             raise ValueError(
-                f"Contact of {self.a!r} and {self.b!r} ({kinds}): there are ball and ball, ball and capsule, capsule and capsule, ball and box. State others "
+                f"Contact of {self.a!r} and {self.b!r} ({kinds}): there are ball and ball, ball and capsule, capsule "
+                "and capsule, ball and box. State others "
                 "by points: Plane(a, b, points=[...], at=..., normal=...) keeps points of a body over a face of another"
             )
         apart = np.subtract(one.centre, other.centre)
@@ -158,7 +163,8 @@ class Contact(Rough):
         return self._contact(pose)[0][None]
 
     def _contact(self, pose: Pose) -> tuple[Any, Any, Any]:
-        """Returns the distance (), the normal from b to a (3,), and the place (3,) in the middle of where they touch."""
+        """Returns the distance (), the normal from b to a (3,), and the place (3,) in the
+        middle of where they touch."""
         assert self.shapes is not None
         a, b, _ = self.shapes
         places = [(shape, pose.rotation(name), pose.centre(name)) for shape, name in ((a, self.a), (b, self.b))]
@@ -180,8 +186,8 @@ class Contact(Rough):
 class AngleStop(Part):
     """Stops of the rotation of body a about its hinge relative to b; of a slider, of its shift.
 
-    ``low`` and ``high``: limits of the angle by which it has turned since the start [rad], or of the length [m]; either may be None. ``restitution``
-    and ``name``: as of `Plane`.
+    ``low`` and ``high``: limits of the angle by which it has turned since the start [rad], or of the length [m]; either
+    may be None. ``restitution`` and ``name``: as of `Plane`.
     """
 
     of_hinge = True
@@ -211,7 +217,8 @@ def with_shapes(part: Part, bodies: dict[str, Body]) -> Part:
     if isinstance(part, Plane):
         if part.a == GROUND:
             raise ValueError(
-                "Plane: the first body is the one that the plane of the second keeps on one side; the ground has no shape"
+                "Plane: the first body is the one that the plane of the second keeps on one side; the ground has no "
+                "shape"
             )
         return replace(part, touching=part.with_shape(bodies[part.a]))
     if isinstance(part, Contact):

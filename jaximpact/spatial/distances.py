@@ -16,7 +16,8 @@ Place = tuple[Shape, Any, Any]  # a shape, the rotation of its body (3, 3), and 
 
 
 def nearest(a: Place, b: Place) -> tuple[Array, Array, Array]:
-    """Returns the distance () of two bodies, the normal (3,) from b to a, and the place (3,) in the middle between their nearest points."""
+    """Returns the distance () of two bodies, the normal (3,) from b to a,
+    and the place (3,) in the middle between their nearest points."""
     if isinstance(b[0], Box):
         return _ball_and_box(a, b)
     if isinstance(a[0], Box):
@@ -45,7 +46,8 @@ def _segment(place: Place) -> tuple[Any, Any]:
 
 
 def _points_nearest(a: tuple, b: tuple) -> tuple[Any, Any]:
-    """Returns the nearest points (3,) of two segments; of parallel ones that are beside each other, in the middle of where they are."""
+    """Returns the nearest points (3,) of two segments; of parallel ones that are beside each other,
+    in the middle of where they are."""
     (middle, half), (other, side) = a, b
     still = [isinstance(x, np.ndarray) and not x.any() for x in (half, side)]
     if all(still):
@@ -96,8 +98,8 @@ def _ball_and_box(ball: Place, box: Place) -> tuple[Array, Array, Array]:
 def tangents(normal: Array, usual: np.ndarray) -> Array:
     """Returns two unit vectors (2, 3) across a unit normal (3,) and each other.
 
-    They are those across the ``usual`` normal, turned with it; beyond 120 degrees from it, those across its opposite. No pair is continuous for all
-    normals, and Coulomb's law does not depend on the pair.
+    They are those across the ``usual`` normal, turned with it; beyond 120 degrees from it, those across its opposite.
+    No pair is continuous for all normals, and Coulomb's law does not depend on the pair.
     """
     across, usual = alike(basis_across(usual), usual, normal)[:2]
     cosine = normal @ usual

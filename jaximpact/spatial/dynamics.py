@@ -1,7 +1,8 @@
-"""Mass matrix and forces of a tree of bodies, by formulas: composite inertias inwards, velocities outwards and forces inwards, in the root's frame.
+"""Mass matrix and forces of a tree of bodies, by formulas: composite inertias inwards, velocities outwards and forces
+inwards, in the root's frame.
 
-A quaternion p has the kinetic energy of the rotation of p/|p|, and besides c (|p|')^2/2 with any c > 0: |p| is then a coordinate of its own, on which nothing
-acts, and no equation |p| = 1 is needed.
+A quaternion p has the kinetic energy of the rotation of p/|p|, and besides c (|p|')^2/2 with any c > 0: |p| is then a
+coordinate of its own, on which nothing acts, and no equation |p| = 1 is needed.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ def inertias(tree: Tree, pose: Pose, args: Any) -> list[tuple[Any, Any, Any]]:
 
 
 def length_inertia(tree: Tree, number: int, args: Any) -> Any:
-    """Returns c (), the inertia that the length of a link's quaternion is given: of the order of that of its rotation."""
+    """Returns c (), the inertia that the length of a link's quaternion is given:
+    of the order of that of its rotation."""
     link = tree.links[number]
     bodies: Mapping[str, Body] = tree.bodies
     parts = [bodies[name] for name in link.bodies]
@@ -120,13 +122,15 @@ def mass_matrix(tree: Tree, pose: Pose, args: Any) -> Array:
 
 
 def _places(link: Any) -> list[tuple[int, int]]:
-    """Returns the first coordinates of the blocks of a link, and their sizes: a free link has one of its place and one of its rotation."""
+    """Returns the first coordinates of the blocks of a link, and their sizes:
+    a free link has one of its place and one of its rotation."""
     size = SIZE[link.motion.kind]
     return [(link.first, 3), (link.first + 3, 4)] if size == 7 else [(link.first, size)]
 
 
 def generalised_force(tree: Tree, twists: Twists, loads: Loads, gravity: Any, args: Any) -> Array:
-    """Returns the generalised force (d,): of velocities, of weights with the acceleration ``gravity`` (3,), and of the ``loads``."""
+    """Returns the generalised force (d,): of velocities, of weights with the acceleration ``gravity`` (3,),
+    and of the ``loads``."""
     pose, q, v, links = twists.pose, twists.pose.q, twists.v, tree.links
     turning: list[Any] = []
     moving: list[Any] = []
@@ -189,7 +193,8 @@ def generalised_force(tree: Tree, twists: Twists, loads: Loads, gravity: Any, ar
         own = scaled(-1, plus(product(turns.T, moments[i]), product(drifts.T, forces[i])))
         if link.motion.kind in ("free", "ball"):
             p, rate = q[link.slice][-4:], v[link.slice][-4:]
-            # |p| oscillates about 1, and comes to rest there, with the rate of the rotation: else it would leave 1 by the errors of steps and impacts
+            # |p| oscillates about 1, and comes to rest there, with the rate of the rotation: else it would leave 1 by
+            # the errors of steps and impacts
             stretch = _stretch(q, v, link)
             turn = rate @ rate / (p @ p) - stretch**2 / 4
             radial = -turn * (2 - 1 / (p @ p)) - jnp.sqrt(turn + 1e-12) * stretch

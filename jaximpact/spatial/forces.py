@@ -19,7 +19,8 @@ from .vectors import alike, plus, scaled
 
 @dataclass(frozen=True, kw_only=True)
 class Motor(Part):
-    """A torque of a hinge on body a, and its opposite on b: ``torque(t, angle, rate, args)``, or a number [N m]; of a slider a force [N]."""
+    """A torque of a hinge on body a, and its opposite on b: ``torque(t, angle, rate, args)``, or a number [N m];
+    of a slider a force [N]."""
 
     of_hinge = True
     torque: Any
@@ -101,7 +102,8 @@ class Spring(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class AngleSpring(Part):
-    """A spring and damper of a hinge: a torque on body a against its rotation relative to b, and the opposite torque on b; of a slider a force.
+    """A spring and damper of a hinge: a torque on body a against its rotation relative to b,
+    and the opposite torque on b; of a slider a force.
 
     Attributes:
         stiffness, damping: [N m/rad], [N m s/rad]; of a slider [N/m], [N s/m].

@@ -60,9 +60,10 @@ class FileJoint:
 class Model(System):
     """A `System` out of a model file, by `from_mjcf`.
 
-    Its coordinates are as many as numbers in MuJoCo's ``qpos``, in the same order. Those of hinges and slides count from where the joint is at the start
-    (``ref``, mostly 0); of free bodies they are the centre of mass and a quaternion since the start, of ball joints a quaternion since the start. Behind them
-    come those of the pads of brakes, ``knee pad``, one for each joint or tendon with ``frictionloss``: they stay at zero.
+    Its coordinates are as many as numbers in MuJoCo's ``qpos``, in the same order. Those of hinges and slides count
+    from where the joint is at the start (``ref``, mostly 0); of free bodies they are the centre of mass and a
+    quaternion since the start, of ball joints a quaternion since the start. Behind them come those of the pads of
+    brakes, ``knee pad``, one for each joint or tendon with ``frictionloss``: they stay at zero.
 
     Attributes:
         file_joints: joints of the file.
@@ -80,12 +81,14 @@ class Model(System):
         """Position and velocity (d,) at the start, consistent with equalities of the file.
 
         Args:
-            qpos: position as MuJoCo has it (nq,), or the name of a keyframe of the file; by default the file's own start.
+            qpos: position as MuJoCo has it (nq,), or the name of a keyframe of the file;
+                by default the file's own start.
             qvel: velocity as MuJoCo has it (nv,); by default that of the keyframe, or zero.
             args, t0: parameters handed to functions, and time of the start [s].
 
         Raises:
-            ValueError: there is no such keyframe, or the numbers are not as many as in the file, or a quaternion is zero.
+            ValueError: there is no such keyframe, or the numbers are not as many as in the file,
+                or a quaternion is zero.
         """
         own: Any = np.concatenate([self._file_start(x) for x in self.file_joints])
         speeds: Any = np.zeros(sum(RATES[x.kind] for x in self.file_joints))
@@ -152,7 +155,8 @@ def _numbers(name: str, given: Any, count: int) -> Any:
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _states_from_file(joints: tuple[FileJoint, ...], size: int, at: Array, rates: Array) -> list[Array]:
-    """Coordinates and their velocities (size,), from numbers in qpos and qvel; those of pads of brakes are zero. One program: of parts each is compiled."""
+    """Coordinates and their velocities (size,), from numbers in qpos and qvel; those of pads of brakes are zero. One
+    program: of parts each is compiled."""
     pairs = [_from_file(x, at[x.own], rates[x.dof :]) for x in joints]
     pads = jnp.zeros(size - len(at), at.dtype)
     return [jnp.concatenate([*x, pads]) for x in zip(*pairs, strict=True)]

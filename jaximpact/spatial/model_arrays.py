@@ -1,4 +1,5 @@
-"""Arrays of a compiled `mujoco.MjModel`, as they are named since its version 3.3: names, places at the start, and what is refused."""
+"""Arrays of a compiled `mujoco.MjModel`, as they are named since its version 3.3: names, places at the start,
+and what is refused."""
 
 from __future__ import annotations
 
@@ -98,7 +99,8 @@ class Arrays:
         return found
 
     def one_way(self, a: int, b: int) -> bool:
-        """Whether two bodies move relative to each other in one way alone, but for equalities: by one joint, or by slides along one line."""
+        """Whether two bodies move relative to each other in one way alone, but for equalities: by one joint, or by
+        slides along one line."""
         above: list[set[int]] = [set(), set()]
         for found, body in zip(above, (a, b), strict=True):
             while body != WORLD:

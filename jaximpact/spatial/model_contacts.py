@@ -36,7 +36,8 @@ def shape_of(arrays: Arrays, i: int) -> Shape | None:
 
 
 class Geoms:
-    """The geoms of a file as parts of bodies: ``frames`` by name, ``keys`` the name of each, and ``body`` the body of each name."""
+    """The geoms of a file as parts of bodies: ``frames`` by name, ``keys`` the name of each,
+    and ``body`` the body of each name."""
 
     def __init__(self, arrays: Arrays) -> None:
         self.arrays, model = arrays, arrays.model
@@ -54,7 +55,8 @@ class Geoms:
         return int(self.arrays.model.geom_type[i])
 
     def pairs(self) -> Iterator[tuple[int, int, int, np.ndarray]]:
-        """Yields the numbers of two geoms that may touch, the kind of their contact (``condim``), and their coefficients of friction."""
+        """Yields the numbers of two geoms that may touch, the kind of their contact (``condim``), and their
+        coefficients of friction."""
         model, carriers = self.arrays.model, self.arrays.carriers
         stated = [(int(i), int(j)) for i, j in zip(model.pair_geom1, model.pair_geom2, strict=True)]
         for k, (i, j) in enumerate(stated):
@@ -81,7 +83,8 @@ class Geoms:
         return int(model.geom_condim[first].max()), model.geom_friction[first].max(axis=0)
 
     def contacts(self, chosen: Any, friction: Any, restitution: Any) -> list[Part]:
-        """Returns the contacts whose names match a pattern of ``chosen``, with ``friction``, "file" for that of the file."""
+        """Returns the contacts whose names match a pattern of ``chosen``, with ``friction``,
+        "file" for that of the file."""
         names, model = self.arrays.geoms, self.arrays.model
         found: list[Part] = []
         every: list[str] = []
@@ -113,7 +116,8 @@ class Geoms:
                     "contact",
                     name,
                     "a cylinder that stands on its end at the start, whose lowest point is not one",
-                    ": use a box or capsule, or leave it out by contacts= and state points of its rim by parts=[spatial.Plane(..., points=...)]",
+                    ": use a box or capsule, or leave it out by contacts= and state points of its rim by "
+                    "parts=[spatial.Plane(..., points=...)]",
                 )
             # the file has planes in what does not move alone
             at = arrays.at(body, model.geom_pos[b])
@@ -132,7 +136,8 @@ class Geoms:
 
 
 def _of_file(name: str, dim: int, coefficients: np.ndarray) -> dict[str, float]:
-    """Returns the coefficient of friction of a contact of ``dim`` rows, and the radii by which it resists turns, from its ``coefficients`` (3,)."""
+    """Returns the coefficient of friction of a contact of ``dim`` rows, and the radii by which it resists turns, from
+    its ``coefficients`` (3,)."""
     sliding, drilling, rolling = (float(x) if dim > i else 0.0 for x, i in zip(coefficients, (1, 3, 4), strict=True))
     if sliding == 0 < max(drilling, rolling):
         raise refuse("contact", name, "friction of torsion or rolling without that of sliding")

@@ -51,18 +51,23 @@ def from_mjcf(
     parts: Sequence[Part] = (),
     control: Callable[..., Any] = inputs_of_args,
 ) -> Model:
-    """Makes a `System` of a robot's model file, MJCF or URDF, which MuJoCo (``pip install '.[robots]'`` in a clone) reads.
+    """Makes a `System` of a robot's model file, MJCF or URDF, which MuJoCo
+    (``pip install '.[robots]'`` in a clone) reads.
 
-    Its contacts are rigid: the file's parameters of soft ones are not read. What else is not read and would change the motion is refused by name.
+    Its contacts are rigid: the file's parameters of soft ones are not read. What else is not read and would change the
+    motion is refused by name.
 
     Args:
         source: path of the file, its text, or a `mujoco.MjModel`.
-        restitution: Newton's coefficient of all contacts and limits, a number or a function of their speeds of approach and args.
+        restitution: Newton's coefficient of all contacts and limits, a number or a function of
+            their speeds of approach and args.
         friction: Coulomb's coefficient of all contacts, a number or a function of args; "file" for those of the file.
-        contacts: patterns of the names of contacts to be kept, such as "*-floor" or ("foot*", "hand*"); names are those of two geoms, "foot-floor".
+        contacts: patterns of the names of contacts to be kept, such as "*-floor" or ("foot*", "hand*"); names are those
+            of two geoms, "foot-floor".
         limits: patterns of the names of joints whose limits are kept.
         parts: other parts of `jaximpact.spatial` between bodies of the file, with points as it starts.
-        control: inputs (n,) of the actuators, or one for all, ``control(t, q, v, args)``; by default ``args["ctrl"]``, zero without.
+        control: inputs (n,) of the actuators, or one for all, ``control(t, q, v, args)``; by default ``args["ctrl"]``,
+            zero without.
 
     Raises:
         ImportError: MuJoCo is not installed.
@@ -290,7 +295,8 @@ class Builder:
         return Actuators(*ends, every=tuple(found), ranges=ranges, control=control)
 
     def _pulled(self, i: int) -> list[tuple[FileJoint, float]]:
-        """Joints that an actuator moves, of itself or by a fixed tendon, and their factors in its length; none by other transmissions."""
+        """Joints that an actuator moves, of itself or by a fixed tendon, and their factors in its length;
+        none by other transmissions."""
         kind, target = int(self.model.actuator_trntype[i]), int(self.model.actuator_trnid[i, 0])
         if kind in (0, 1):
             return [(self.joints[target], 1.0)]
@@ -330,7 +336,8 @@ class Builder:
         return found
 
     def equalities(self, site: int) -> list[Part]:
-        """Returns equalities that are active at the start; ``site`` is the number by which they say that they are of sites."""
+        """Returns equalities that are active at the start; ``site`` is the number by which they
+        say that they are of sites."""
         active = [] if self.arrays.disabled("EQUALITY") else np.flatnonzero(self.model.eq_active0).tolist()
         names = self.arrays.names_of("equality")
         return [self._equality(i, names[i], site) for i in active]

@@ -1,4 +1,5 @@
-"""Parts of systems out of model files, where these say more than joints and springs between two bodies: several joints of one body, equalities, actuators."""
+"""Parts of systems out of model files, where these say more than joints and springs between two bodies: several joints
+of one body, equalities, actuators."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def pull(loads: Loads, arms: Arms, force: Any) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Chain(Joint):
-    """The joints by which body b carries body a, one after the other: ``steps``; none for bodies that are fixed to each other."""
+    """The joints by which body b carries body a, one after the other: ``steps``;
+    none for bodies that are fixed to each other."""
 
     steps: tuple[Motion, ...] = ()
 
@@ -93,7 +95,8 @@ class Cone(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class Springs(Part):
-    """Springs and dampers of lengths: ``laws``, each of them the length, stiffness, damping, and the lengths between which the spring is slack."""
+    """Springs and dampers of lengths: ``laws``, each of them the length, stiffness, damping, and the lengths between
+    which the spring is slack."""
 
     laws: tuple[tuple[Arms, float, float, tuple[float, float]], ...]
 
@@ -112,7 +115,8 @@ def _stretch(length: Any, rest: tuple[float, float]) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Brake(Part):
-    """Dry friction of a length: a pad, body a, which moves along its coordinate alone, number ``place``, and is pressed on a stop by a force of 1.
+    """Dry friction of a length: a pad, body a, which moves along its coordinate alone, number ``place``, and is pressed
+    on a stop by a force of 1.
 
     So Coulomb's coefficient of the stop is the largest force along the length.
     """
@@ -143,7 +147,8 @@ class Brake(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class BallSpring(Part):
-    """Spring and damper of a ball joint, body a on b, whose quaternion begins at number ``place``; at rest at the quaternion ``rest``."""
+    """Spring and damper of a ball joint, body a on b, whose quaternion begins at number ``place``;
+    at rest at the quaternion ``rest``."""
 
     place: int
     stiffness: float
@@ -198,8 +203,8 @@ class Lift(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class Connected(Part):
-    """Two points, the ``ends``, one of each body, that are one; and, if ``turn`` is given, a body a that stands turned as b does
-    after that rotation, three rows."""
+    """Two points, the ``ends``, one of each body, that are one; and, if ``turn`` is given, a body a that stands turned
+    as b does after that rotation, three rows."""
 
     ends: tuple[tuple[float, float, float], tuple[float, float, float]]
     name: str
@@ -246,7 +251,8 @@ class Geared(Part):
 class Actuator:
     """A motor or servo of a length l.
 
-    Its force is (gain . (1, l, l')) u + bias . (1, l, l'), with its input u; ``control`` and ``force`` are the ranges of u and of the force.
+    Its force is (gain . (1, l, l')) u + bias . (1, l, l'), with its input u;
+    ``control`` and ``force`` are the ranges of u and of the force.
     """
 
     name: str
@@ -259,7 +265,8 @@ class Actuator:
 
 @dataclass(frozen=True, kw_only=True)
 class Actuators(Part):
-    """All actuators, whose inputs (n,) are ``control(t, q, v, args)``; ``ranges`` of the force on single coordinates."""
+    """All actuators, whose inputs (n,) are ``control(t, q, v, args)``;
+    ``ranges`` of the force on single coordinates."""
 
     every: tuple[Actuator, ...]
     ranges: tuple[tuple[int, tuple[float, float]], ...]

@@ -1,4 +1,5 @@
-"""What is between two bodies: the base class, and joints. Along a tree that spans the bodies joints become coordinates, in loops they are equations."""
+"""What is between two bodies: the base class, and joints. Along a tree that spans the bodies joints become coordinates,
+in loops they are equations."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ class Part:
 
     Attributes:
         a, b: names of the bodies.
-        equations: for each joint equation of the part a suffix, which tells its name from those of the others, and its unit.
+        equations: for each joint equation of the part a suffix, which tells its name from those of the others,
+            and its unit.
         of_hinge: whether the part is about the coordinate of a hinge or slider between its bodies.
     """
 
@@ -53,7 +55,8 @@ class Part:
         return np.zeros(0)
 
     def slips(self, pose: Pose, twists: Twists, args: Any) -> Any:
-        """Slip velocities (k, 2), for each gap along two directions across its normal: zeros for a part without friction."""
+        """Slip velocities (k, 2), for each gap along two directions across its normal:
+        zeros for a part without friction."""
         return np.zeros((len(self.gap_names), 2))
 
     def load(self, loads: Loads, twists: Twists, t: Any, args: Any) -> None:
@@ -90,7 +93,8 @@ class Part:
 
 @dataclass(frozen=True)
 class Joint(Part):
-    """A joint that is coordinates of what it moves where it carries a body, and joint equations where it closes a loop."""
+    """A joint that is coordinates of what it moves where it carries a body,
+    and joint equations where it closes a loop."""
 
     @property
     def motions(self) -> list[Motion]:
@@ -151,7 +155,8 @@ class Hinge(Joint):
 
 @dataclass(frozen=True, kw_only=True)
 class Slider(Joint):
-    """A guide: body a shifts relative to b in the direction ``along`` and does not turn; the point ``at`` stays on a line."""
+    """A guide: body a shifts relative to b in the direction ``along`` and does not turn;
+    the point ``at`` stays on a line."""
 
     equations = (" across 1", "m"), (" across 2", "m"), *TURNED
     at: Vector
@@ -221,7 +226,8 @@ class Rod(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class Drive(Part):
-    """A motor that prescribes how far body a has turned about its hinge relative to b since the start: ``angle(t, args)`` [rad], 0 at the start.
+    """A motor that prescribes how far body a has turned about its hinge relative to b since the start:
+    ``angle(t, args)`` [rad], 0 at the start.
 
     Of a slider it is the length of its shift [m].
     """

@@ -1,4 +1,5 @@
-"""Pictures of bodies in space, as they are seen from afar: lines that a body hides of itself are light, and planes of the ground carry its shadow.
+"""Pictures of bodies in space, as they are seen from afar: lines that a body hides of itself are light, and planes of
+the ground carry its shadow.
 
 And surfaces of bodies for ParaView: convex hulls of points, by their shapes.
 """
@@ -79,7 +80,8 @@ def _draw_line(ax: Axes, points: np.ndarray, seen: np.ndarray, **style: Any) -> 
 
 
 def _edge(shape: Shape | None, turn: np.ndarray, centre: np.ndarray, across: np.ndarray) -> np.ndarray:
-    """Returns points (n, 3) of a body, among them those that are outermost in the directions which two unit vectors ``across`` (2, 3) span."""
+    """Returns points (n, 3) of a body, among them those that are outermost in the directions which two unit vectors
+    ``across`` (2, 3) span."""
     if shape is None:
         return centre[None]
     around = np.stack([np.cos(CIRCLE), np.sin(CIRCLE)], axis=1) @ across
@@ -91,7 +93,8 @@ def surfaces_of(system: Any, q: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.
     """Surfaces of all bodies that have a shape, at coordinates q (k, d).
 
     Returns:
-        Points (k, n, 3), the corners (m, 3) of triangles among them, seen from outside against the clock, and the body's number of each triangle (m,).
+        Points (k, n, 3), the corners (m, 3) of triangles among them, seen from outside against the clock, and the
+        body's number of each triangle (m,).
     """
     shaped = [(i, name, body.shape) for i, (name, body) in enumerate(system.bodies) if body.shape is not None]
     if not shaped:
@@ -116,7 +119,8 @@ def surfaces_of(system: Any, q: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.
 
 
 def _surface(shape: Shape) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the convex hull of what is outermost of a shape in 500 directions: points (n, 3), and the corners (m, 3) of triangles."""
+    """Returns the convex hull of what is outermost of a shape in 500 directions: points (n, 3),
+    and the corners (m, 3) of triangles."""
     from scipy.spatial import ConvexHull
 
     up = np.arange(-0.998, 1, 0.004)[:, None]

@@ -28,8 +28,9 @@ from .vectors import (
 class Pose:
     """Places of all links at coordinates q (d,).
 
-    A link moves points of the start, counted from its tree's origin, to R p + d in the frame of the tree's root, by ``turn`` R (3, 3) and ``shift``
-    d (3,); a root moves that frame to the world by ``root_turn`` and ``root_shift``. Of bodies on the ground both frames are the world's.
+    A link moves points of the start, counted from its tree's origin, to R p + d in the frame of the tree's root, by
+    ``turn`` R (3, 3) and ``shift`` d (3,); a root moves that frame to the world by ``root_turn`` and ``root_shift``. Of
+    bodies on the ground both frames are the world's.
     """
 
     def __init__(self, tree: Tree, q: Array) -> None:
@@ -75,7 +76,8 @@ class Pose:
 
     @cached_property
     def screws(self) -> list[tuple[Any, Any]]:
-        """For each link, by its k coordinates: angular velocities (3, k), and velocities (3, k) of what is at the root's origin, in the root's frame.
+        """For each link, by its k coordinates: angular velocities (3, k), and velocities (3, k) of what is at the
+        root's origin, in the root's frame.
 
         Those of a free link are of its rotation alone.
         """
@@ -94,7 +96,8 @@ class Pose:
         return found
 
     def placement(self, body: str) -> tuple[Any, Any]:
-        """Rotation R (3, 3) and shift d (3,) with which points of a body, counted from its tree's origin, are at R p + d in the world."""
+        """Rotation R (3, 3) and shift d (3,) with which points of a body, counted from its tree's origin,
+        are at R p + d in the world."""
         number = self.tree.link_of[body]
         if number not in self._world:
             root = ON_GROUND if number == ON_GROUND else self.tree.links[number].root
@@ -127,7 +130,8 @@ class Pose:
 
 
 class Twists:
-    """Velocities of all links at coordinate velocities v (d,): ``spin`` and ``drift`` (3,), of what is at the root's origin, in the root's frame.
+    """Velocities of all links at coordinate velocities v (d,): ``spin`` and ``drift`` (3,), of what is at the root's
+    origin, in the root's frame.
 
     They leave out the velocity of the root itself, with which its frame moves along.
     """

@@ -1,4 +1,5 @@
-"""Shapes of bodies: what of them is lowest over a plane, and the lines by which they are drawn. All in the axes of the start, about the centre."""
+"""Shapes of bodies: what of them is lowest over a plane, and the lines by which they are drawn. All in the axes of the
+start, about the centre."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ class Shape:
     radius: float = 0.0
 
     def supports(self, up: Any) -> Any:
-        """Returns the points (k, 3), before they are widened, one of which is lowest over a plane whose normal is ``up`` (3,)."""
+        """Returns the points (k, 3), before they are widened, one of which is lowest over a plane
+        whose normal is ``up`` (3,)."""
         raise NotImplementedError
 
     @property
@@ -39,7 +41,8 @@ class Shape:
         raise NotImplementedError
 
     def upright(self, up: np.ndarray) -> bool:
-        """Whether the lowest point is not unique where the normal of a plane is ``up`` (3,), although the shape bends there."""
+        """Whether the lowest point is not unique where the normal of a plane is ``up`` (3,),
+        although the shape bends there."""
         return False
 
 
@@ -179,7 +182,8 @@ SIGNS = np.array(list(combinations((-1.0, 1.0), repeat=3)))
 
 
 def great_circles(axes: np.ndarray, half: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Returns three ellipses of an ellipsoid as lines of `Shape.outline`, for half axes (3,) along the columns of ``axes``."""
+    """Returns three ellipses of an ellipsoid as lines of `Shape.outline`,
+    for half axes (3,) along the columns of ``axes``."""
     lines = []
     for i, j in ((0, 1), (1, 2), (2, 0)):
         unit = np.zeros((len(CIRCLE), 3))

@@ -57,7 +57,8 @@ KINDS = Kinds(
     Body,
     Part,
     "{'box': spatial.box(...)}",
-    "a spatial.Body, by spatial.ball, box, capsule, cylinder or ellipsoid, got {}; a mesh is stated by its mass and inertia, spatial.Body(...), and by "
+    "a spatial.Body, by spatial.ball, box, capsule, cylinder or ellipsoid, got {}; a mesh is stated by its mass and "
+    "inertia, spatial.Body(...), and by "
     "points of it that touch, Plane(points=[...])",
     "a spatial.Hinge, Spring, Plane or the like",
 )
@@ -92,12 +93,14 @@ class System:
         for i, part in enumerate(parts):
             if part.of_hinge and (part.a, part.b) not in self.tree.single:
                 raise ValueError(
-                    f"parts[{i}], {type(part).__name__}: there is no Hinge or Slider of {part.a!r} and {part.b!r}, or it closes a loop: a joint of a loop "
+                    f"parts[{i}], {type(part).__name__}: there is no Hinge or Slider of {part.a!r} and {part.b!r}, or "
+                    "it closes a loop: a joint of a loop "
                     "that is stated before the others of that loop has a coordinate"
                 )
 
     def problem(self, restitution: Any = None, **options: Any) -> Problem:
-        """The `Problem`, with names of coordinates, contacts and joint equations; its functions are the same for equal systems.
+        """The `Problem`, with names of coordinates, contacts and joint equations;
+        its functions are the same for equal systems.
 
         Args:
             restitution: as in `Problem`, of all contacts, in place of what the parts state.
@@ -146,9 +149,10 @@ class System:
             args: parameters handed to functions.
             t0: time of the start [s].
             q0: position (d,), such as one from `retract`; by default the bodies as they were stated.
-            rates: velocities of some bodies by name: of a free body (6,), the velocity of its centre of mass and its angular velocity, in the axes of the
-                world; of one on a ball joint its angular velocity (3,), on a hinge () [rad/s] or a slider () [m/s], relative to the body that carries it.
-                Others are zero, or, in loops, those of least kinetic energy that joints allow. The result can be differentiated by rates, q0 and args.
+            rates: velocities of some bodies by name: of a free body (6,), the velocity of its centre of mass and its
+                angular velocity, in the axes of the world; of one on a ball joint its angular velocity (3,), on a hinge
+                () [rad/s] or a slider () [m/s], relative to the body that carries it. Others are zero, or, in loops,
+                those of least kinetic energy that joints allow. The result can be differentiated by rates, q0 and args.
 
         Raises:
             ValueError: a name is that of no body, or no velocity has these rates.
@@ -190,8 +194,9 @@ class System:
     def retract(self, q: Any, **steps: Any) -> Array:
         """Moves bodies: coordinates (d,) from q (d,) by ``steps`` by name.
 
-        Of a free body (6,): the displacement of its centre, and a rotation vector by which it turns, in the axes of the world; of one on a ball joint a
-        rotation vector (3,), of a hinge or slider a number. With `difference` Jacobians have as many rows and columns as the bodies have freedoms.
+        Of a free body (6,): the displacement of its centre, and a rotation vector by which it turns, in the axes of the
+        world; of one on a ball joint a rotation vector (3,), of a hinge or slider a number. With `difference` Jacobians
+        have as many rows and columns as the bodies have freedoms.
         """
         q = jnp.asarray(q)
         for name, step in steps.items():
@@ -201,7 +206,8 @@ class System:
         return q
 
     def difference(self, q: Any, to: Any, body: str) -> Array:
-        """The step by which `retract` moves a body, relative to what carries it, from where it is at q (d,) to where it is at ``to`` (d,)."""
+        """The step by which `retract` moves a body, relative to what carries it,
+        from where it is at q (d,) to where it is at ``to`` (d,)."""
         if body not in self.tree.moved_by:
             raise ValueError(
                 f"difference: {body!r} is no body with coordinates; there are {', '.join(self.tree.moved_by)}"
@@ -219,7 +225,8 @@ class System:
         return jnp.asarray(self.pose(jnp.asarray(q)).rotation(body))
 
     def twist(self, q: Any, v: Any, body: str) -> Array:
-        """Velocity of a body's centre of mass and its angular velocity (6,), in the axes of the world, at a state q, v (d,)."""
+        """Velocity of a body's centre of mass and its angular velocity (6,), in the axes of the world, at a state q,
+        v (d,)."""
         q = jnp.asarray(q)
         twists = Twists(self.pose(q), jnp.asarray(v))
         speed = twists.velocity(body, jnp.asarray(twists.pose.centre(body), q.dtype))
@@ -261,14 +268,16 @@ class System:
         return jnp.concatenate([jnp.asarray(part.gaps(pose, t, args), q.dtype) for part in self.parts])
 
     def slip(self, t: Any, q: Array, v: Array, args: Any) -> Array:
-        """Slip velocities (m, 2) of the contacts, of their material, along two directions across the normal; (m, 2 + k) where some resist k turns."""
+        """Slip velocities (m, 2) of the contacts, of their material, along two directions across the normal; (m, 2 + k)
+        where some resist k turns."""
         twists = Twists(self.pose(q), v)
         found = [jnp.asarray(part.slips(twists.pose, twists, args), q.dtype) for part in self.parts]
         columns = max(x.shape[1] for x in found)
         return jnp.concatenate([jnp.pad(x, ((0, 0), (0, columns - x.shape[1]))) for x in found])
 
     def slip_along(self, t: Any, q: Array, v: Array, args: Any) -> Array:
-        """Slip velocities (m,) of a mechanism whose points move in planes, along the one direction across each normal in which they can slip."""
+        """Slip velocities (m,) of a mechanism whose points move in planes, along the one direction across each normal
+        in which they can slip."""
         return jnp.sum(self.slip(t, q, v, args) * jnp.asarray(_slip_directions(self), q.dtype), axis=1)
 
     def friction(self, args: Any) -> Array:
@@ -294,17 +303,20 @@ class System:
     # to be drawn
 
     def draw(self, ax: Axes, t: float, q: np.ndarray) -> None:
-        """Draws the system at coordinates q (d,), seen from the front, the right and above: for ``solution.animate(draw=system.draw)``."""
+        """Draws the system at coordinates q (d,), seen from the front, the right and above: for
+        ``solution.animate(draw=system.draw)``."""
         drawing_of(self, -60.0, 20.0)(ax, t, q)
 
     def view(self, azimuth: float = -60.0, elevation: float = 20.0) -> Drawing:
-        """Drawing function, as `draw`, seen from a direction: its angle from the x axis, and above the horizontal [degrees]."""
+        """Drawing function, as `draw`, seen from a direction: its angle from the x axis,
+        and above the horizontal [degrees]."""
         return drawing_of(self, azimuth, elevation)
 
     def to_paraview(self, solution: Solution, path: str | Path) -> Path:
         """Writes one motion for ParaView: ``path``, ending in .pvd, and a folder beside it with a VTK file of each row.
 
-        Bodies that have a shape are surfaces of triangles, which carry the number of their ``body`` in the order of `bodies`. Needs vtk (`pip install vtk`).
+        Bodies that have a shape are surfaces of triangles, which carry the number of their ``body`` in the order of
+        `bodies`. Needs vtk (`pip install vtk`).
 
         Returns:
             The path.
@@ -316,7 +328,8 @@ class System:
         paraview.check_path(path)
         if np.ndim(solution.q) != 2 or np.shape(solution.q)[1] != self.tree.size:
             raise ValueError(
-                f"q has shape {np.shape(solution.q)}: the rows of one motion of this system, solution[3] say, are (k, {self.tree.size})"
+                f"q has shape {np.shape(solution.q)}: the rows of one motion of this system, solution[3] say, are (k, "
+                f"{self.tree.size})"
             )
         points, corners, bodies = surfaces_of(self, np.asarray(solution.q))
         frames: list[dict[str, tuple]] = [
@@ -351,7 +364,8 @@ def _step_between(link: Any, own: Array, to: Array) -> Any:
 
 @lru_cache
 def _slip_directions(system: System) -> np.ndarray:
-    """Directions of slip (m, 2), by components of `System.slip`, of a system all of whose rough contacts have but one; (0, 2) of any other.
+    """Directions of slip (m, 2), by components of `System.slip`, of a system all of whose rough contacts have but one;
+    (0, 2) of any other.
 
     They are found at random places, which a mechanism of hinges with parallel axes leaves in its planes.
     """

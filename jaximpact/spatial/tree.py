@@ -26,7 +26,8 @@ ON_GROUND = -1
 
 @dataclass(frozen=True)
 class Motion:
-    """One motion of a joint: a turn about an ``axis`` through the point ``at``, a shift along it, or a rotation about the point (kind "ball").
+    """One motion of a joint: a turn about an ``axis`` through the point ``at``, a shift along it,
+    or a rotation about the point (kind "ball").
 
     Attributes:
         name: of its coordinates, in place of the body's.
@@ -71,7 +72,8 @@ class Tree:
     """Links in an order in which each comes after the one that carries it.
 
     Attributes:
-        links: all of them; ``link_of``: the number of a body's link; ``moved_by``: links whose coordinates are called by the name of a body;
+        links: all of them; ``link_of``: the number of a body's link; ``moved_by``:
+            links whose coordinates are called by the name of a body;
         closing: parts that close loops, whose equations are to be kept.
     """
 
@@ -125,7 +127,8 @@ class Tree:
             self.links[number] = Link(link.motion, link.parent, link.first, link.root, (*link.bodies, name))
 
     def origin(self, number: int) -> np.ndarray:
-        """Returns the point (3,), at the start, from which places of a link are counted: the centre of the body that moves freely, or the origin."""
+        """Returns the point (3,), at the start, from which places of a link are counted: the centre of the body that
+        moves freely, or the origin."""
         root = self.links[number].root if number != ON_GROUND else ON_GROUND
         return np.zeros(3) if root == ON_GROUND else np.array(self.links[root].motion.at)
 
@@ -138,7 +141,8 @@ class Tree:
         return found
 
     def coordinate_names(self) -> list[str]:
-        """Returns the names of the coordinates, such as ``box.x`` and ``leg.angle``; of two hinges of one joint ``leg.angle1`` and ``leg.angle2``."""
+        """Returns the names of the coordinates, such as ``box.x`` and ``leg.angle``; of two hinges of one joint
+        ``leg.angle1`` and ``leg.angle2``."""
         names: list[str] = []
         for i, link in enumerate(self.links):
             if link.motion.name:

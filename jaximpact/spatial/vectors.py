@@ -1,4 +1,5 @@
-"""Vectors and rotations. Constants are numpy arrays, whose zeros fall out while a program is written; everything else is an array of jax."""
+"""Vectors and rotations. Constants are numpy arrays, whose zeros fall out while a program is written;
+everything else is an array of jax."""
 
 from __future__ import annotations
 
@@ -143,7 +144,8 @@ def times_quaternion(a: Any, b: Any) -> Any:
 
 
 def quaternion_by(vector: Any) -> Any:
-    """Returns the unit quaternion (4,) of a rotation vector (3,): its direction is the axis, its length the angle [rad]."""
+    """Returns the unit quaternion (4,) of a rotation vector (3,): its direction is the axis,
+    its length the angle [rad]."""
     square = vector @ vector
     small = square < 1e-8  # the series is then exact to 1e-18
     half = 0.5 * jnp.sqrt(jnp.where(small, 1, square))
@@ -162,7 +164,8 @@ def rotation_vector(p: Any) -> Any:
 
 
 def basis_across(axis: np.ndarray) -> np.ndarray:
-    """Returns two unit vectors (2, 3) across a constant unit vector (3,) and each other, along the axes of coordinates where they can be."""
+    """Returns two unit vectors (2, 3) across a constant unit vector (3,) and each other,
+    along the axes of coordinates where they can be."""
     first = np.cross(np.eye(3)[np.argmin(np.abs(axis))], axis)
     first /= np.linalg.norm(first)
     across = np.stack([first, np.cross(axis, first)])

@@ -1,4 +1,5 @@
-"""Designs of studies: quantities varied over a grid, a Latin hypercube or given points, and their partition into blocks of lanes."""
+"""Designs of studies: quantities varied over a grid, a Latin hypercube or given points,
+and their partition into blocks of lanes."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ FORM = re.compile(r"(?P<root>[^.\[\]]+)(?P<path>(\.[^.\[\]]+)*)(?P<index>\[\d+(,
 class Key(NamedTuple):
     """A varied quantity, parsed from its key ``text``, such as "args.stiffness[0]".
 
-    ``root``: the argument of `ensemble`, or "args"; ``path``: for args, the names that lead to the parameter; ``component``: index of one entry
-    of an array, None for the whole.
+    ``root``: the argument of `ensemble`, or "args"; ``path``: for args, the names that lead to the parameter;
+    ``component``: index of one entry of an array, None for the whole.
     """
 
     text: str
@@ -38,7 +39,8 @@ class Key(NamedTuple):
         if found is None or found["root"] not in (*ROOTS, "args"):
             root = text.partition(".")[0].partition("[")[0]
             raise ValueError(
-                f"design: no quantity {text!r}; {suggestion(root, [*ROOTS, 'args.NAME'])} Parameters are written args.NAME, "
+                f"design: no quantity {text!r}; {suggestion(root, [*ROOTS, 'args.NAME'])} Parameters are written "
+                "args.NAME, "
                 "components q0[0]"
             )
         path = tuple(found["path"].split(".")[1:])
@@ -65,8 +67,8 @@ class Design:
         values: values (n,) of each quantity by its key, (n, ...) if the quantity is an array.
         note: how the values were chosen.
 
-    Quantities are "q0", "v0", "e", "friction", "static_friction", "h", "t0", "t1", parameters "args.NAME" (nested "args.a.b") and components
-    "q0[0]", "args.NAME[1]". A dimension is named after its quantity: e, wall, q0_0.
+    Quantities are "q0", "v0", "e", "friction", "static_friction", "h", "t0", "t1", parameters "args.NAME" (nested
+    "args.a.b") and components "q0[0]", "args.NAME[1]". A dimension is named after its quantity: e, wall, q0_0.
     """
 
     kind: str
@@ -102,7 +104,8 @@ class Design:
 
     @classmethod
     def latin_hypercube(cls, count: int, *, seed: int = 0, **bounds: Any) -> Design:
-        """Latin hypercube of ``count`` points: if the interval (low, high) of a quantity is cut into ``count`` equal slices, each holds one point.
+        """Latin hypercube of ``count`` points: if the interval (low, high) of a quantity is cut into ``count`` equal
+        slices, each holds one point.
 
         Reference: M. D. McKay, R. J. Beckman, W. J. Conover, Technometrics 21 (1979) 239-245.
         """
@@ -150,8 +153,8 @@ class Design:
         return math.prod(self.shape)
 
     def at(self, where: tuple[slice, ...]) -> dict[str, np.ndarray]:
-        """Values (B,) or (B, ...) of each quantity on the B lanes of a block, given by its slices ``where`` along the dimensions; last dimension
-        fastest."""
+        """Values (B,) or (B, ...) of each quantity on the B lanes of a block, given by its slices ``where`` along the
+        dimensions; last dimension fastest."""
         if self.kind == "points":
             return {key: column[where[0]] for key, column in self.values.items()}
         lengths = [len(range(*part.indices(n))) for part, n in zip(where, self.shape, strict=True)]
@@ -177,7 +180,8 @@ class Blocks(NamedTuple):
 
     @classmethod
     def of(cls, whole: tuple[int, ...], most: int) -> Blocks:
-        """Partition into blocks of at most ``most`` lanes and nearly equal sizes, not divided along the last dimensions if possible."""
+        """Partition into blocks of at most ``most`` lanes and nearly equal sizes,
+        not divided along the last dimensions if possible."""
         shape: list[int] = []
         for n in reversed(whole):
             size = min(n, max(1, most // math.prod(shape)))
@@ -215,7 +219,8 @@ class Blocks(NamedTuple):
 
 
 def summarise(values: Any) -> str:
-    """Describes an array in a short text: its values if they are four at most, otherwise their number, shape and range."""
+    """Describes an array in a short text: its values if they are four at most, otherwise their number,
+    shape and range."""
     values = np.asarray(values)
     if values.size <= 4:
         return str(values.tolist())

@@ -1,8 +1,8 @@
 """Fingerprints of a problem: a hash of the jaxpr of each of its functions, independent of their source.
 
-A jaxpr holds every operation that a function does and every number that it uses, also numbers from a global, a container, an attribute, a
-default or another module. Names and addresses are left out, so that copies of a function, and the same function in
-another process, have the same hash.
+A jaxpr holds every operation that a function does and every number that it uses, also numbers from a global, a
+container, an attribute, a default or another module. Names and addresses are left out, so that copies of a function,
+and the same function in another process, have the same hash.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ ORDERS = 2  # derivatives of the problem's functions that schemes take
 def fingerprint(system: StudySystem, values: Mapping[str, np.ndarray]) -> dict[str, str]:
     """Hashes of the problem's functions by name, for the shapes and dtypes of a study.
 
-    For a function that cannot be traced the error as text takes the place of a hash. ``values`` holds the values of each quantity over the design
-    or some of its lanes.
+    For a function that cannot be traced the error as text takes the place of a hash. ``values`` holds the values of
+    each quantity over the design or some of its lanes.
     """
     one = system.lane({key: column[0] for key, column in values.items()})
     q, v = canonical_state(one["q0"], one["v0"])
@@ -63,8 +63,8 @@ def fingerprint(system: StudySystem, values: Mapping[str, np.ndarray]) -> dict[s
 def calls_of(problem: Problem, t: Any, q: Any, v: Any, args: Any) -> dict[str, tuple[Any, tuple]]:
     """Functions of a problem besides its constraints, by name, each with its operands.
 
-    None or a number stands for a function that the problem does not have. ``t``, ``q``, ``v``, ``args``: abstract values
-    (`jax.ShapeDtypeStruct`), of which the operands are made.
+    None or a number stands for a function that the problem does not have. ``t``, ``q``, ``v``, ``args``: abstract
+    values (`jax.ShapeDtypeStruct`), of which the operands are made.
     """
     everything = (t, q, v, args)
     law, of_contacts = problem.impact_law, jax.ShapeDtypeStruct((1,), q.dtype)
@@ -87,7 +87,8 @@ def calls_of(problem: Problem, t: Any, q: Any, v: Any, args: Any) -> dict[str, t
 
 
 def speeds_of(problem: Problem, of: Any, t: Any, q: Any, args: Any) -> tuple:
-    """Shape and dtype (m,) of the speeds that ``of`` takes, a restitution or a coefficient of friction, in a tuple that is empty if it takes none.
+    """Shape and dtype (m,) of the speeds that ``of`` takes, a restitution or a coefficient of friction, in a tuple that
+    is empty if it takes none.
 
     They are of all contacts, or of one if near pairs of bodies are listed.
     """
@@ -109,7 +110,8 @@ def _surface(system: StudySystem) -> Any:
 def hash_of(function: Callable, operands: tuple) -> str:
     """Hash of the jaxpr of one function on abstract operands.
 
-    If the function has custom derivatives, the hash includes its derivatives by all operands except the last one, the parameters.
+    If the function has custom derivatives, the hash includes its derivatives by all operands except the last one,
+    the parameters.
     """
     program = _Program()
     try:
@@ -128,8 +130,8 @@ def hash_of(function: Callable, operands: tuple) -> str:
 
 
 def _derivative(function: Callable) -> Callable:
-    """Function that returns all first derivatives by all operands but the last: in forward mode, or in reverse mode where forward mode has no
-    rule."""
+    """Function that returns all first derivatives by all operands but the last: in forward mode, or in reverse mode
+    where forward mode has no rule."""
 
     def all_derivatives(*operands: Any) -> Any:
         inner, args = operands[:-1], operands[-1]

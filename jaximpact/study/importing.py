@@ -21,7 +21,8 @@ def reference(value: Any, what: str) -> str:
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
     if module is None or name is None or "<" in name or module == "__main__":
         raise ValueError(
-            f"{what}: {value!r} cannot be imported by another process: define it at the top of a module (not in __main__, "
+            f"{what}: {value!r} cannot be imported by another process: define it at the top of a module (not in "
+            "__main__, "
             "not inside a function, no lambda)"
         )
     text = f"{module}:{name}"
@@ -89,7 +90,8 @@ def problem_name(problem: Any) -> str:
                 if value is problem:
                     return f"{module}:{name}"
     raise ValueError(
-        "problem: this Problem is not importable by name, and a study must be able to continue in another process: assign "
+        "problem: this Problem is not importable by name, and a study must be able to continue in another process: "
+        "assign "
         "it to a name at the top of a module and give 'module:name'"
     )
 

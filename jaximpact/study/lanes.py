@@ -30,7 +30,8 @@ FIELDS = (
 
 
 def as_solution(dataset: Any, record: Record, system: StudySystem) -> Solution:
-    """The stored results as a `Solution`, lanes in the order of the design; the status marks lanes that could not start."""
+    """The stored results as a `Solution`, lanes in the order of the design;
+    the status marks lanes that could not start."""
     design, count = record.spec.design, record.spec.design.size
     rank, names = len(design.shape), record.variables
     flat = {name: np.asarray(dataset[name].values) for name in (*names, DONE.name)}

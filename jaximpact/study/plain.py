@@ -32,7 +32,8 @@ EARLIER = {
     "Save": "save",
 }
 NAMED: dict[str, type] = {method.__qualname__: method for method in (*METHODS, Save, Until, Gap, Speed, AtRest, Jammed)}
-# Classes that a study may contain, in addition to those of the module of its problem, and to schemes and contact solvers defined by users.
+# Classes that a study may contain, in addition to those of the module of its problem, and to schemes and contact
+# solvers defined by users.
 CLASSES: dict[str, type] = (
     {f"{method.__module__}:{name}": method for name, method in NAMED.items()}
     | {f"jaximpact.{EARLIER[name]}:{name}": method for name, method in NAMED.items() if name in EARLIER}
@@ -68,9 +69,9 @@ def encode(value: Any, what: str) -> Any:
 def decode(value: Any, problem: str = "", folder: str | None = None) -> Any:
     """Inverse of `encode`.
 
-    Makes objects of the classes in `CLASSES`, of dataclasses that are schemes or contact solvers, and, for a ``problem`` "module:name", of
-    dataclasses of its package; any other class raises ValueError. Functions are imported, not called; arrays hold numbers. ``folder`` is
-    searched for modules that are not found otherwise.
+    Makes objects of the classes in `CLASSES`, of dataclasses that are schemes or contact solvers, and, for a
+    ``problem`` "module:name", of dataclasses of its package; any other class raises ValueError. Functions are imported,
+    not called; arrays hold numbers. ``folder`` is searched for modules that are not found otherwise.
     """
 
     def method(table: dict) -> Any:
@@ -105,7 +106,8 @@ def _class(name: str, problem: str, folder: str | None) -> type:
     ):
         return found
     raise ValueError(
-        f"{name} is no scheme, projection or Save of jaximpact, nor a scheme or contact solver of one's own that is a dataclass, nor a "
+        f"{name} is no scheme, projection or Save of jaximpact, nor a scheme or contact solver of one's own that is a "
+        "dataclass, nor a "
         "dataclass of the problem's own module: a study that asks for it is not computed"
     )
 

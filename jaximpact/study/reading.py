@@ -84,13 +84,14 @@ class Reading(StudyLike):
     def open(cls, store: str | os.PathLike[str] | Store) -> Self:
         """Opens the study in a store, with everything that defines it.
 
-        Safe with studies from others: opening, `summary`, `failed`, `verify`, `describe` and `dataset` run no code of the study and read
-        nothing outside its directory. `run` and `lane` compute, and for that import the module of the problem that the study names,
-        telling which module and from where: call them only on studies whose authors you trust to run code.
+        Safe with studies from others: opening, `summary`, `failed`, `verify`, `describe` and `dataset` run no code of
+        the study and read nothing outside its directory. `run` and `lane` compute, and for that import the module of
+        the problem that the study names, telling which module and from where:
+        call them only on studies whose authors you trust to run code.
 
         Raises:
-            FileNotFoundError: there is no study. ValueError: it is damaged, of another format, or contains something that
-                no study contains (links, other kinds of arrays).
+            FileNotFoundError: there is no study. ValueError: it is damaged, of another format, or contains something
+                that no study contains (links, other kinds of arrays).
         """
         self = object.__new__(cls)
         self.store = as_store(store)
@@ -193,7 +194,8 @@ class Reading(StudyLike):
                 raise
             except (ValueError, RuntimeError, OSError) as error:
                 raise RuntimeError(
-                    f"{self.path}: chunk {block} ({self._where(block)}) is damaged ({error}); run(repair=True) computes it again"
+                    f"{self.path}: chunk {block} ({self._where(block)}) is damaged ({error}); run(repair=True) "
+                    "computes it again"
                 ) from error
             status, failed_at, done = found.values()
             for inner in map(tuple, np.argwhere((status & int(FAILURES) != 0) | (done == REFUSED))):
@@ -278,13 +280,15 @@ class Reading(StudyLike):
             raise RuntimeError(f"{self.path}: {words}") from error
 
     def _lost(self) -> str:
-        """What to say of files of finished chunks that are missing or truncated, which xarray reads as NaN; nothing for an intact study."""
+        """What to say of files of finished chunks that are missing or truncated, which xarray reads as NaN;
+        nothing for an intact study."""
         damaged = self.store.damaged(self._finished_chunks(), contents=False)
         if not damaged:
             return ""
         first, others = damaged[0], len({x.block for x in damaged}) - 1
         return (
-            f"{self.path}: chunk {first.block} ({self._where(first.block)}) is damaged ({first.file}: {first.problem}), and {others} more; "
+            f"{self.path}: chunk {first.block} ({self._where(first.block)}) is damaged ({first.file}: "
+            f"{first.problem}), and {others} more; "
             "verify() lists them, run(repair=True) computes them again"
         )
 
@@ -325,7 +329,8 @@ class Reading(StudyLike):
 
     @cached_property
     def _system(self) -> StudySystem:
-        """The system, made by importing the problem; prints a message for each module that this process has not imported before."""
+        """The system, made by importing the problem; prints a message for each module that this
+        process has not imported before."""
         for name in self.spec.modules():
             if name not in sys.modules:
                 where = printable(origin(name, self.spec.folder))

@@ -1,4 +1,5 @@
-"""Stored record of a study: its `Spec`, and versions, settings and hashes at its creation, with which a continuation is compared."""
+"""Stored record of a study: its `Spec`, and versions, settings and hashes at its creation,
+with which a continuation is compared."""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ class Record:
     versions: dict[str, str]
 
     def plain(self) -> dict[str, Any]:
-        """The record in terms of JSON, without the values of the design; a continuation must agree in the entry ``compared``."""
+        """The record in terms of JSON, without the values of the design;
+        a continuation must agree in the entry ``compared``."""
         spec = self.spec
         compared = {
             **{name: getattr(spec, name) for name in ("problem", "scheme", "projection", "save")},
@@ -70,7 +72,8 @@ class Record:
 
     @classmethod
     def read(cls, plain: Any, columns: Mapping[str, np.ndarray], name: str) -> Record:
-        """Reads a record from `plain` and the values of each quantity, in this format or an older one. Nothing is imported.
+        """Reads a record from `plain` and the values of each quantity, in this format or an older one.
+        Nothing is imported.
 
         Raises:
             ValueError: it is no record of a study, or has a newer format; ``name`` is the store's name in the message.
@@ -85,7 +88,8 @@ class Record:
             found = cls._from_plain(plain, columns)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ValueError(
-                f"{name}: study.json is damaged, it does not define a study ({error}): restore it from a copy; the arrays "
+                f"{name}: study.json is damaged, it does not define a study ({error}): restore it from a copy; the "
+                "arrays "
                 "are still read by xarray"
             ) from None
         return found
@@ -153,8 +157,8 @@ class Record:
     def _changed_functions(self, new: Record) -> list[str]:
         """Functions that compute something else than when the study was begun, one line each.
 
-        With other versions of jax the same function may have another jaxpr; then, and in a study that has no record of its
-        jaxprs, the sources are compared instead.
+        With other versions of jax the same function may have another jaxpr; then, and in a study that has no record of
+        its jaxprs, the sources are compared instead.
         """
         comparable = not changes(self.versions, new.versions, TRACED)
         lines = []
@@ -175,12 +179,14 @@ class Record:
         return lines
 
     def remarks(self, new: Record) -> list[str]:
-        """Differences from the record ``new`` of this process that allow a continuation, such as other versions; in words."""
+        """Differences from the record ``new`` of this process that allow a continuation, such as other versions;
+        in words."""
         remarks = []
         changed = changes(self.versions, new.versions)
         if changed:
             remarks.append(
-                f"was begun with {', '.join(changed)}: numbers of new chunks may differ by rounding, the study does not "
+                f"was begun with {', '.join(changed)}: numbers of new chunks may differ by rounding, the study does "
+                "not "
                 "continue to the same bits"
             )
         if self.computes is None:
@@ -190,7 +196,8 @@ class Record:
             )
         elif self.computes != new.computes:
             remarks.append(
-                "was begun with other versions or another processor, by which its functions are traced to other programs: "
+                "was begun with other versions or another processor, by which its functions are traced to other "
+                "programs: "
                 "their source is as it was, but what they read from elsewhere cannot be checked"
             )
         return remarks

@@ -45,8 +45,8 @@ class Summary:
         steps: number of steps computed, summed over the lanes.
         seconds: sum over the chunks of the time they took [s].
         chunks, finished: number of chunks, and of finished chunks.
-        origins: number of chunks by versions, device and processor that computed them; chunks of different origin agree up to
-            rounding, not to the last bit.
+        origins: number of chunks by versions, device and processor that computed them; chunks of different origin agree
+            up to rounding, not to the last bit.
     """
 
     lanes: int

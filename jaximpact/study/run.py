@@ -49,10 +49,11 @@ class Rows(NamedTuple):
 
 
 class Run:
-    """One motion whose rows are written to disk as they are computed, in a Zarr group that ``xarray.open_zarr`` can read meanwhile.
+    """One motion whose rows are written to disk as they are computed, in a Zarr group that
+    ``xarray.open_zarr`` can read meanwhile.
 
-    A process that is killed loses at most one block of rows: the same call continues after the last block written, and on
-    processors of one kind the result is the same to the last bit.
+    A process that is killed loses at most one block of rows: the same call continues after the last block written, and
+    on processors of one kind the result is the same to the last bit.
 
     Args:
         path: a directory, e.g. "heap.zarr". A run that exists in it is continued; it must be the same.
@@ -110,7 +111,8 @@ class Run:
         Args:
             progress: show a progress bar, of steps.
             unlock: take over the lock of a process on another host, known to have ended.
-            rows: slice of rows to return, ``slice(-1, None)`` for the last one only; by default all, which must fit into memory.
+            rows: slice of rows to return, ``slice(-1, None)`` for the last one only; by default all,
+                which must fit into memory.
 
         Raises:
             RuntimeError: another process computes this run, or blocks are missing; OSError: one cannot be written.
@@ -180,7 +182,8 @@ class Run:
         return Schema(rows, self.blocks, (*self._variables, DONE), None, words)
 
     def _record(self) -> dict[str, Any]:
-        """Record that identifies the run: hashes of its numbers and of its functions' jaxprs, and the methods in words."""
+        """Record that identifies the run: hashes of its numbers and of its functions' jaxprs,
+        and the methods in words."""
         motion, problem = self._motion, self._stated
         operands = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(np.shape(x), x.dtype), (motion.t0, motion.q0, motion.v0, motion.args)
@@ -211,7 +214,8 @@ class Run:
         different = [name for name in mine if stored.get(name) != mine[name]]
         if different:
             raise ValueError(
-                f"{self.store.name} holds another run: choose another path, or remove it. It differs in {', '.join(different)}"
+                f"{self.store.name} holds another run: choose another path, or remove it. It differs in "
+                f"{', '.join(different)}"
             )
 
     # computing
@@ -245,8 +249,8 @@ class Run:
     def _row(self, carry: Any, last: int) -> tuple[dict, dict, Any]:
         """Continues the motion from the loop's ``carry`` to step ``last``.
 
-        Neighbour lists that overflow are enlarged, and the steps repeated. Returns the row at that step and the totals so far, by field names of
-        `Solution`, and the new carry.
+        Neighbour lists that overflow are enlarged, and the steps repeated. Returns the row at that step and the totals
+        so far, by field names of `Solution`, and the new carry.
         """
         while True:
             step = np.asarray(last, np.int32)
@@ -270,7 +274,8 @@ class Run:
     def _carry_arrays(self, carry: Any, block: int) -> Iterator[tuple[str, np.ndarray]]:
         """Yields (name, array) pairs from which `_resume_point` restores a carry.
 
-        They are ``block``, the number of the next block, the capacities of the neighbour lists, and the leaves of the carry.
+        They are ``block``, the number of the next block, the capacities of the neighbour lists,
+        and the leaves of the carry.
         """
         yield "block", np.asarray(block)
         bodies = self._program.problem.constraints
@@ -280,7 +285,8 @@ class Run:
             yield f"carry_{i}", np.asarray(x)
 
     def _resume_point(self) -> tuple[Any, int]:
-        """The loop's carry and the number of the next block, where an earlier process stopped; (None, 0) if there is none."""
+        """The loop's carry and the number of the next block, where an earlier process stopped;
+        (None, 0) if there is none."""
         kept = self.store.kept()
         if not kept:
             return None, 0
@@ -295,7 +301,8 @@ class Run:
         for x, like in zip(leaves, jax.tree.leaves(shape), strict=True):
             if x.shape != like.shape or x.dtype != like.dtype:
                 raise ValueError(
-                    f"{self.store.name}: the state to continue from is damaged, or was stored by another version: restore it from a copy"
+                    f"{self.store.name}: the state to continue from is damaged, or was stored by another version: "
+                    "restore it from a copy"
                 )
         return jax.tree.unflatten(jax.tree.structure(shape), leaves), int(kept["block"])
 

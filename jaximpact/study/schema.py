@@ -23,7 +23,8 @@ PENDING, COMPUTED, REFUSED = 0, 1, 2
 
 
 class Variable(NamedTuple):
-    """Description of a stored array of results: its dimensions after those of the design, their sizes, dtype and attributes."""
+    """Description of a stored array of results: its dimensions after those of the design, their sizes,
+    dtype and attributes."""
 
     name: str
     dims: tuple[str, ...]
@@ -51,7 +52,8 @@ DONE = Variable(
 
 
 class Coordinate(NamedTuple):
-    """A stored array whose values are known before anything is computed: values of a quantity, or the times of the rows."""
+    """A stored array whose values are known before anything is computed: values of a quantity,
+    or the times of the rows."""
 
     name: str
     dims: tuple[str, ...]
@@ -95,8 +97,8 @@ UNITS = dict.fromkeys(OF_CONTACTS, PURE) | {"h": SECOND, "t0": SECOND, "t1": SEC
 def named_arrays(solution: Solution, function: bool, common_times: bool) -> dict[str, Any]:
     """Arrays of a `Solution` by name, values of a save function included; empty ones are left out.
 
-    ``function``: whether there is a save function; q, v, z and impulse then hold the final state only, and lose their axis of rows.
-    ``common_times``: whether all lanes have rows at the same times; t is then left out.
+    ``function``: whether there is a save function; q, v, z and impulse then hold the final state only, and lose their
+    axis of rows. ``common_times``: whether all lanes have rows at the same times; t is then left out.
     """
     found: dict[str, Any] = {name: getattr(solution, name) for name in MEANING if getattr(solution, name) is not None}
     if common_times:
@@ -114,7 +116,8 @@ def named_arrays(solution: Solution, function: bool, common_times: bool) -> dict
 
 
 def results(system: StudySystem, design: Design) -> tuple[tuple[Variable, ...], np.ndarray | None]:
-    """All variables and the common times of their rows, from the abstract evaluation of one lane; checks arguments as `solve` does."""
+    """All variables and the common times of their rows, from the abstract evaluation of one lane;
+    checks arguments as `solve` does."""
     one = system.lane({key: column[0] for key, column in design.values.items()})
     save, roots = system.save, {key.root for key in design.keys}
     one["h"] = np.max(design.values.get("h", one["h"]))  # the largest limits how close saved times may be
@@ -127,7 +130,8 @@ def results(system: StudySystem, design: Design) -> tuple[tuple[Variable, ...], 
         begins, ends = (np.atleast_1d(design.values.get(name, one[name])) for name in ("t0", "t1"))
         if not (begins.max() <= np.min(save.times) and np.max(save.times) < ends.min()):
             raise ValueError(
-                f"save: with t0 or t1 in the design, times must lie in [{begins.max():g}, {ends.min():g}), before t1 of every lane"
+                f"save: with t0 or t1 in the design, times must lie in [{begins.max():g}, {ends.min():g}), before t1 "
+                "of every lane"
             )
     common = None
     if program.until is None and "t1" not in roots and (save.every is None or not roots & {"t0", "h"}):
@@ -169,5 +173,6 @@ def check_names(design: Design, variables: tuple[Variable, ...]) -> None:
     for key, name in design.names.items():
         if name in taken or list(design.names.values()).count(name) > 1:
             raise ValueError(
-                f"design: {key!r} would be called {name!r} in the store, which is the name of something else: rename the parameter"
+                f"design: {key!r} would be called {name!r} in the store, which is the name of something else: rename "
+                "the parameter"
             )

@@ -42,7 +42,7 @@ damping = 0.1
 kind = "grid"                           # or "latin-hypercube" with count, seed and [low, high], or "points" with lists
 e = { from = 0.2, to = 0.9, count = 15 }
 args.frequency = { from = 1.8, to = 3.0, count = 20 }   # spacing = "log" for a geometric sequence
-"""
+"""  # noqa: E501
 OPTIONAL = (*OF_FRICTION, "key")  # recorded where they are given
 BASE = ("q0", "v0", "t0", "t1", "h", "e", "args", *OPTIONAL)
 MAX_FLOAT = float(np.finfo(np.float64).max)
@@ -59,8 +59,8 @@ class Spec:
     Attributes:
         problem: catalogue name or "module:name".
         design: the quantities that vary.
-        base: arguments that all lanes share unless the design replaces them, by name and encoded as JSON: q0, v0, t0, t1, h, e, args, and friction,
-            static_friction and key if given.
+        base: arguments that all lanes share unless the design replaces them, by name and encoded as JSON: q0, v0, t0,
+            t1, h, e, args, and friction, static_friction and key if given.
         scheme, projection, save, until: as in `Study`, encoded as JSON.
         folder: last folder searched for the problem's module.
     """
@@ -136,7 +136,8 @@ class Spec:
         """Makes a `Spec` from a table as TOML gives it; see `EXAMPLE` for its entries.
 
         Raises:
-            ValueError, TypeError: an entry is unknown, missing or wrong; the message names it, and suggests the right one.
+            ValueError, TypeError: an entry is unknown, missing or wrong; the message names it,
+                and suggests the right one.
         """
         check_entries("entry", table, ENTRIES)
         for needed in ("problem", "design"):
@@ -145,13 +146,15 @@ class Spec:
         return cls.of(**{key: READERS[key](value) if key in READERS else value for key, value in table.items()})
 
     def for_lanes(self, where: tuple[slice, ...]) -> Spec:
-        """Copy restricted to the lanes of a block, given by its slices ``where``; each has the key of its place in the whole design."""
+        """Copy restricted to the lanes of a block, given by its slices ``where``;
+        each has the key of its place in the whole design."""
         numbers = np.arange(self.design.size).reshape(self.design.shape)[where].ravel()
         base = self.base | {name: encode(x, name) for name, x in self.keys(numbers).items()}
         return dataclasses.replace(self, design=Design("points", self.design.at(where)), base=base)
 
     def keys(self, numbers: Any) -> dict[str, np.ndarray]:
-        """Keys (B, 2) of the lanes at the places ``numbers`` (B,) of the design, under their name; none for a problem without noise."""
+        """Keys (B, 2) of the lanes at the places ``numbers`` (B,) of the design, under their name;
+        none for a problem without noise."""
         return {name: of_lanes(decode(x), numbers) for name, x in self.base.items() if name == "key"}
 
     def modules(self) -> list[str]:
@@ -188,7 +191,8 @@ def _with_case(base: dict[str, Any], case: Case) -> dict[str, Any]:
 
 
 def _canonical(base: dict[str, Any], design: Design, scheme: Scheme, save: Save, problem: Problem) -> dict[str, Any]:
-    """Base values in canonical form: arrays for q0 and v0, numbers for times; raises for values that neither arguments nor design give."""
+    """Base values in canonical form: arrays for q0 and v0, numbers for times;
+    raises for values that neither arguments nor design give."""
     varied = {key.text for key in design.keys}
     found = dict(base)
     if found["h"] is None and "h" not in varied and (found["t1"] is not None or "t1" in varied):
@@ -215,7 +219,8 @@ def _canonical(base: dict[str, Any], design: Design, scheme: Scheme, save: Save,
 
 
 def _grid(base: dict[str, Any], design: Design, scheme: Scheme, save: Save, problem: Problem) -> float | None:
-    """Time between rows for a scheme that chooses its own steps, as in `solve` without h; None for a scheme with fixed steps."""
+    """Time between rows for a scheme that chooses its own steps, as in `solve` without h;
+    None for a scheme with fixed steps."""
     given = (design.values.get(name, base[name]) for name in ("t0", "t1"))
     t0, t1 = (np.asarray(real_array(name, x), np.float64) for name, x in zip(("t0", "t1"), given, strict=True))
     number = choose_grid(scheme, save, problem, None, None, t0.max(), t1.min())
@@ -248,7 +253,8 @@ def _save(value: Any) -> Any:
 
 
 def _until(value: Any) -> Any:
-    """``until`` from its entry in a table: "module:name" of a function, or a table with one of the keys of `UNTIL` and its options."""
+    """``until`` from its entry in a table: "module:name" of a function,
+    or a table with one of the keys of `UNTIL` and its options."""
     if isinstance(value, str):
         return load(value)
     check_kind("until", value, Mapping, "'module:name' or a table")

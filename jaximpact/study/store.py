@@ -64,7 +64,8 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def lock(self, unlock: bool = False) -> AbstractContextManager[None]:
-        """Context that holds the study for this process; RuntimeError if another holds it, unless ``unlock`` takes over its lock."""
+        """Context that holds the study for this process; RuntimeError if another holds it,
+        unless ``unlock`` takes over its lock."""
 
     @abc.abstractmethod
     def finished(self) -> set[int]:
@@ -72,7 +73,8 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def facts(self, chunk: int) -> dict[str, Any]:
-        """Facts that `write` stored with a finished chunk, such as counts of failures; ValueError if they are damaged."""
+        """Facts that `write` stored with a finished chunk, such as counts of failures;
+        ValueError if they are damaged."""
 
     @abc.abstractmethod
     def blank(self, chunk: int, names: Iterable[str]) -> dict[str, np.ndarray]:
@@ -82,8 +84,8 @@ class Store(abc.ABC):
     def write(self, chunk: int, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
         """Stores a chunk and declares it finished.
 
-        ``arrays``: by name, with the shapes of `blank`, written in this order, of which ``done`` is the last; ``facts``: what `facts` returns,
-        in terms of JSON, written after the arrays.
+        ``arrays``: by name, with the shapes of `blank`, written in this order, of which ``done`` is the last;
+        ``facts``: what `facts` returns, in terms of JSON, written after the arrays.
         """
 
     @abc.abstractmethod
@@ -99,7 +101,8 @@ class Store(abc.ABC):
         """The whole study as an `xarray.Dataset`."""
 
     def check(self) -> None:  # noqa: B027
-        """Raises ValueError if the store contains anything that does not belong in a study; called before its data are used. By default no check."""
+        """Raises ValueError if the store contains anything that does not belong in a study; called before its data are
+        used. By default no check."""
 
     def damaged(self, chunks: Collection[int], contents: bool) -> list[Damage]:
         """Finished chunks with missing or truncated files or, with ``contents``, changed ones. By default none."""

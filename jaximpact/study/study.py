@@ -1,4 +1,5 @@
-"""`Study`: an ensemble over a design, computed chunk by chunk into a store that survives interruptions and can be continued."""
+"""`Study`: an ensemble over a design, computed chunk by chunk into a store that survives
+interruptions and can be continued."""
 
 from __future__ import annotations
 
@@ -46,24 +47,27 @@ NEVER = 2  # of the shares of jax processes: process 0 could not begin
 class Study(Reading):
     """An ensemble over a `Design`, in a store.
 
-    On disk the store is a Zarr group that ``xarray.open_zarr`` reads at any time: variables over the dimensions of the design,
-    NaN where not computed yet (``done`` says so). It holds everything that defines the study: `Study.open` continues
-    it in another process. On processors of one kind the results do not depend, to the last bit, on how often it was interrupted, nor on how
-    many processes computed it.
+    On disk the store is a Zarr group that ``xarray.open_zarr`` reads at any time: variables over the dimensions of the
+    design, NaN where not computed yet (``done`` says so). It holds everything that defines the study: `Study.open`
+    continues it in another process. On processors of one kind the results do not depend, to the last bit, on how often
+    it was interrupted, nor on how many processes computed it.
 
     Args:
-        store: a directory, e.g. "study.zarr", or a `Store`. A study that exists in it is continued; it must be the same.
+        store: a directory, e.g. "study.zarr", or a `Store`. A study that exists in it is continued;
+            it must be the same.
         problem: a catalogue name, "module:name", or a `Problem` that is an attribute of a module.
         design: the quantities that vary, and their values.
-        q0, v0, t1, h, t0, args, e, scheme, projection, save, until: as in `ensemble`, shared by all lanes where the design does not
-            replace them; h is needed for schemes with fixed steps, not for `EventDriven`, whose rows are chosen as in `solve`. Every parameter has a
-            value in args, also one that the design replaces. A Save function must be defined at the top level of a module.
+        q0, v0, t1, h, t0, args, e, scheme, projection, save, until: as in `ensemble`, shared by all lanes where the
+            design does not replace them; h is needed for schemes with fixed steps, not for `EventDriven`, whose rows
+            are chosen as in `solve`. Every parameter has a value in args, also one that the design replaces. A Save
+            function must be defined at the top level of a module.
         case: case of a catalogue problem that supplies q0, v0, t1, args and e where they are not given; by default the
             first.
-        chunk: number of lanes computed and written together; by default 4096, or fewer to keep their results under 256 MB.
+        chunk: number of lanes computed and written together; by default 4096,
+            or fewer to keep their results under 256 MB.
 
-    A lane whose start is not admissible is marked and left out, not an error. Memory: about four chunks of results beyond what
-    `ensemble` needs for one, and with an executor one more for each task handed out.
+    A lane whose start is not admissible is marked and left out, not an error. Memory: about four chunks of results
+    beyond what `ensemble` needs for one, and with an executor one more for each task handed out.
 
     Raises:
         ValueError, TypeError: an argument is wrong, or the study on disk is another one; the message says what differs.
@@ -189,20 +193,24 @@ class Study(Reading):
             unlock: take over the lock of a process on another host, known to have ended.
             patience: how long the scheduler of a dask executor may be gone [s].
 
-        With several jax processes (`jax.distributed`), all of which make the same study and the same call, each computes and
-        writes its share, to a file system that all of them see. Where one of them fails, jax ends the others.
+        With several jax processes (`jax.distributed`), all of which make the same study and the same call, each
+        computes and writes its share, to a file system that all of them see. Where one of them fails,
+        jax ends the others.
 
         Returns:
             A `Summary` of the whole study.
 
         Raises:
             KeyboardInterrupt: after Ctrl-C, once the current chunk is finished; a second one stops at once.
-            RuntimeError: a chunk is damaged or cannot be computed, another process computes this study, or a dask scheduler
-            has been gone for longer than ``patience``. OSError: a chunk cannot be written. Finished chunks are never lost.
+            RuntimeError: a chunk is damaged or cannot be computed, another process computes this study,
+                or a dask scheduler
+            has been gone for longer than ``patience``. OSError: a chunk cannot be written.
+            Finished chunks are never lost.
         """
         if executor is not None and (isinstance(executor, type) or not callable(getattr(executor, "submit", None))):
             raise TypeError(
-                "executor must be a concurrent.futures executor, e.g. ProcessPoolExecutor(4), or the get_executor() of a dask "
+                "executor must be a concurrent.futures executor, e.g. ProcessPoolExecutor(4), or the get_executor() of "
+                "a dask "
                 f"client, got {executor!r}"
             )
         if outstanding is not None:
@@ -256,7 +264,8 @@ class Study(Reading):
         damaged = sorted({x.block for x in self.store.damaged(finished, contents=repair)})
         if damaged and not repair:
             raise RuntimeError(
-                f"{self.path}: chunk {damaged[0]} ({self._where(damaged[0])}) is damaged, and {len(damaged) - 1} more; verify() "
+                f"{self.path}: chunk {damaged[0]} ({self._where(damaged[0])}) is damaged, and {len(damaged) - 1} more; "
+                "verify() "
                 "lists them, run(repair=True) computes them again"
             )
         for block in damaged:
@@ -271,13 +280,14 @@ class Study(Reading):
         return replace(self._record, source=sources(self._system.problem), computes=computes, versions=versions)
 
     def _adopt(self, new: Record) -> list[str]:
-        """Raises unless the stored study has the record ``new`` of this process; takes over its chunk and batch sizes, and returns remarks on other
-        differences."""
+        """Raises unless the stored study has the record ``new`` of this process; takes over its chunk and batch sizes,
+        and returns remarks on other differences."""
         stored = self._stored_chunks()
         lines = stored.differences(new)
         if lines:
             raise ValueError(
-                f"{self.path} holds another study: continue it as it is with Study.open, or choose another path. It differs "
+                f"{self.path} holds another study: continue it as it is with Study.open, or choose another path. It "
+                "differs "
                 "in\n  " + "\n  ".join(lines)
             )
         self._record = stored
@@ -328,7 +338,8 @@ class Study(Reading):
         if found != expected:
             odd = sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name))
             raise RuntimeError(
-                f"chunk {result.number}: {odd[0]} came out as {found.get(odd[0])}, the store has {expected.get(odd[0])}: does the "
+                f"chunk {result.number}: {odd[0]} came out as {found.get(odd[0])}, the store has "
+                f"{expected.get(odd[0])}: does the "
                 "worker have the same versions of jaximpact and of the problem?"
             )
         status = arrays["status"]
@@ -366,7 +377,8 @@ def _automatic_chunk(variables: tuple[Variable, ...]) -> int:
 
 
 def _batch(blocks: Blocks) -> int:
-    """Number of lanes computed at once: on a CPU a chunk is divided into as many batches as there are cores, on an accelerator it is one batch."""
+    """Number of lanes computed at once: on a CPU a chunk is divided into as many batches as there are cores, on an
+    accelerator it is one batch."""
     lanes = int(np.prod(blocks.shape))
     return -(-lanes // core_count()) if platform() == "cpu" else lanes
 

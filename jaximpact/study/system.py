@@ -27,8 +27,8 @@ from .spec import OPTIONAL, Spec
 
 @dataclass(frozen=True)
 class StudySystem:
-    """Everything that the lanes of a study share, ready to compute; ``base``: arguments by name (q0, v0, t1, args, ...) that the design does not
-    replace, as in `Study`."""
+    """Everything that the lanes of a study share, ready to compute; ``base``: arguments by name (q0, v0, t1, args, ...)
+    that the design does not replace, as in `Study`."""
 
     problem: Problem
     scheme: Any
@@ -47,7 +47,8 @@ class StudySystem:
         return cls(problem, *methods)
 
     def columns(self, lanes: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], Any]:
-        """Arguments of `ensemble` by name for B lanes, given by the values (B, ...) of each quantity; q0 always has a lane axis.
+        """Arguments of `ensemble` by name for B lanes, given by the values (B, ...) of each quantity;
+        q0 always has a lane axis.
 
         Also returns a pytree like args that says which of its leaves vary between lanes.
         """
@@ -88,7 +89,8 @@ class StudySystem:
         return Call(self.problem, **values, **of_all | more)
 
     def check(self, design: Design) -> None:
-        """Raises ValueError for quantities of the design that are unknown or have another shape, or wrong e or friction."""
+        """Raises ValueError for quantities of the design that are unknown or have another shape,
+        or wrong e or friction."""
         for key in design.keys:
             self._check_shape(key, design.values[key.text].shape[1:])
             values = design.values[key.text]
@@ -118,7 +120,8 @@ class StudySystem:
                 raise ValueError(f"design: {key.text!r}: {of} has parts: name one of them, {', '.join(parts[:4])}")
             text, known = ".".join(key.path), [".".join(name) for name in args if name]
             raise ValueError(
-                f"design: {key.text!r}: args has no {text!r}; {suggestion(text, known) if known else 'it has no parts.'} Give args "
+                f"design: {key.text!r}: args has no {text!r}; "
+                f"{suggestion(text, known) if known else 'it has no parts.'} Give args "
                 "a value for every parameter, also for those that the design replaces"
             )
         value = args[key.path] if key.root == "args" else self.base[key.root]

@@ -74,8 +74,8 @@ class Task:
     """One chunk as a study of its own, independent of the store: the input of `compute`.
 
     ``batch``: number of lanes computed at once, fixed for a study so that its numbers do not depend on the machine's
-    cores. ``physics``: fingerprint and provenance of the process that runs the study. ``attempt``: how often a worker was lost
-    with this chunk.
+    cores. ``physics``: fingerprint and provenance of the process that runs the study. ``attempt``: how often a worker
+    was lost with this chunk.
     """
 
     number: int
@@ -89,7 +89,8 @@ class Task:
 
 @dataclass(frozen=True)
 class BlockResult:
-    """Results of a chunk: arrays, lanes first, or None if no lane could start; ``refused`` marks the lanes that could not.
+    """Results of a chunk: arrays, lanes first, or None if no lane could start;
+    ``refused`` marks the lanes that could not.
 
     ``reasons``: reasons for the first refused lanes; ``origin``: `provenance` of the process that computed the chunk.
     """
@@ -126,7 +127,8 @@ _checked: list[tuple[Any, ...]] = []  # keys that this process has checked succe
 
 
 def check_physics(system: StudySystem, task: Task) -> None:
-    """Raises unless the functions have the same fingerprint here as where the study is run: a worker may have other or older files."""
+    """Raises unless the functions have the same fingerprint here as where the study is run:
+    a worker may have other or older files."""
     computes, elsewhere = task.physics
     key = (system.problem, system.save.function, task.physics, task.settings)
     if changes(elsewhere, provenance(), TRACED) or key in _checked:
@@ -135,7 +137,8 @@ def check_physics(system: StudySystem, task: Task) -> None:
     for name, program in computes.items():
         if found.get(name) != program:
             raise ValueError(
-                f"{name} computes something else in this worker than where the study is run: its modules are of another time or "
+                f"{name} computes something else in this worker than where the study is run: its modules are of "
+                "another time or "
                 "place, restart it with the same ones"
             )
     _checked[:] = [*_checked[-7:], key]

@@ -1,4 +1,5 @@
-"""Scheduling of a study's chunks: in this process or through an executor, with progress, until done, interrupted or failed."""
+"""Scheduling of a study's chunks: in this process or through an executor, with progress, until done,
+interrupted or failed."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ SAFE = "the finished chunks are safe; run the study again to continue"
 
 
 class Interrupt:
-    """Context in which Ctrl-C is a request: it sets ``asked``, and work stops at the next chunk; a second Ctrl-C raises at once."""
+    """Context in which Ctrl-C is a request: it sets ``asked``, and work stops at the next chunk;
+    a second Ctrl-C raises at once."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -80,7 +82,8 @@ class SchedulerLost(RuntimeError):
 
 
 class SchedulerWatch:
-    """Watches whether an executor's dask client has lost its scheduler; an executor without such a client never counts as lost."""
+    """Watches whether an executor's dask client has lost its scheduler;
+    an executor without such a client never counts as lost."""
 
     def __init__(self, executor: Executor, patience: float) -> None:
         self.patience, self.poll = patience, min(POLL, patience / 20)
@@ -94,7 +97,8 @@ class SchedulerWatch:
         return None if self.client is None else self.poll
 
     def is_lost(self) -> bool:
-        """Whether the scheduler is unreachable now; raises `SchedulerLost` if the client gave up or ``patience`` ran out."""
+        """Whether the scheduler is unreachable now; raises `SchedulerLost` if the client gave
+        up or ``patience`` ran out."""
         if self.client is None or self.client.status == "running":
             self.since = None
             return False
@@ -102,7 +106,8 @@ class SchedulerWatch:
         self.since = self.since or now
         if self.client.status in ("closing", "closed") or now - self.since > self.patience:
             raise SchedulerLost(
-                f"the dask scheduler {self.address} is gone: start one, connect a new client and give its get_executor() to run()"
+                f"the dask scheduler {self.address} is gone: start one, connect a new client and give its "
+                "get_executor() to run()"
             )
         return True
 
@@ -145,7 +150,8 @@ def _through(
                         continue
                     if task.attempt + 1 >= LOSSES:
                         raise RuntimeError(
-                            f"chunk {task.number} was lost with its worker {LOSSES} times ({type(error).__name__}: {error}): "
+                            f"chunk {task.number} was lost with its worker {LOSSES} times ({type(error).__name__}: "
+                            f"{error}): "
                             f"look at the workers' memory and logs; {SAFE}"
                         ) from error
                     todo.appendleft(replace(task, attempt=task.attempt + 1))
@@ -167,7 +173,8 @@ def _submit(executor: Executor, task: Task) -> Future:
 
 def _executor_broken(error: Exception) -> RuntimeError:
     return RuntimeError(
-        f"the executor is broken, one of its workers has died ({error}): make a new one, with fewer workers if memory ran out; {SAFE}"
+        f"the executor is broken, one of its workers has died ({error}): make a new one, with fewer workers if memory "
+        f"ran out; {SAFE}"
     )
 
 

@@ -1,7 +1,7 @@
 """Store on disk: a Zarr group that xarray reads, and files beside it that make interruption safe at any instant.
 
-A chunk of lanes is one chunk of every variable. Its data are written and flushed to the disk first; then one small file with their
-checksums, put in place by an atomic rename, declares the chunk finished.
+A chunk of lanes is one chunk of every variable. Its data are written and flushed to the disk first; then one small file
+with their checksums, put in place by an atomic rename, declares the chunk finished.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ RESTORE = "restore it from a copy; the arrays are still read by xarray"
 class ZarrStore(Store):
     """A directory with a Zarr group, which ``xarray.open_zarr`` can read even while it is written.
 
-    Safe with directories from others: reading runs no code from the directory and opens no file outside it; links, pickles and
-    unknown codecs are refused.
+    Safe with directories from others: reading runs no code from the directory and opens no file outside it; links,
+    pickles and unknown codecs are refused.
 
     Args:
         path: the directory.
-        flush: called with the descriptor of each file and directory that must be on disk before the next operation; raises
-            OSError on failure. By default `os.fsync`.
+        flush: called with the descriptor of each file and directory that must be on disk before the next operation;
+            raises OSError on failure. By default `os.fsync`.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, flush: Callable[[int], None] = os.fsync) -> None:
@@ -160,7 +160,8 @@ class ZarrStore(Store):
                 return found, {key: values[key] for key in values.files}
         except (ValueError, TypeError, AttributeError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
             raise ValueError(
-                f"{self._home / 'design.npz'} is damaged, it is not what a study writes ({printable(str(error))}): {RESTORE}"
+                f"{self._home / 'design.npz'} is damaged, it is not what a study writes ({printable(str(error))}): "
+                f"{RESTORE}"
             ) from error
 
     def _need_group(self) -> None:
@@ -222,10 +223,11 @@ class ZarrStore(Store):
 
     @contextmanager
     def lock(self, unlock: bool = False) -> Iterator[None]:
-        """Context that holds the study for this process, with its directory created and cleaned; takes over the lock of a dead process.
+        """Context that holds the study for this process, with its directory created and cleaned;
+        takes over the lock of a dead process.
 
-        The lock belongs to the operating system, which drops it when the process ends for whatever reason; the file names its
-        holder. Whether a process on another host is alive cannot be known: ``unlock`` takes over its lock.
+        The lock belongs to the operating system, which drops it when the process ends for whatever reason; the file
+        names its holder. Whether a process on another host is alive cannot be known: ``unlock`` takes over its lock.
         """
         self._prepare()
         host = socket.gethostname()
@@ -304,7 +306,8 @@ class ZarrStore(Store):
         self._replace(self._mark(chunk), json.dumps({**facts, "files": files}))
 
     def keep(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Stores the arrays from which another process can continue an unfinished motion; they replace earlier ones atomically."""
+        """Stores the arrays from which another process can continue an unfinished motion;
+        they replace earlier ones atomically."""
         new, path = self._home / "carry.partial", self._home / "carry.npz"
         with open(new, "wb") as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]
@@ -364,7 +367,8 @@ class ZarrStore(Store):
                 self._open[name] = self._group("r+")[name].with_config({"write_empty_chunks": True})
             except KeyError as error:
                 raise RuntimeError(
-                    f"{self.path}: the array {error} is missing: restore it from a copy, or compute the study anew elsewhere"
+                    f"{self.path}: the array {error} is missing: restore it from a copy, or compute the study anew "
+                    "elsewhere"
                 ) from error
         return self._open[name]
 
@@ -445,7 +449,8 @@ def _rewrite(descriptor: int, text: str) -> None:
 
 
 def _bits_of(attributes: Any) -> dict[str, int]:
-    """Returns the numbers of the status bits by name that the attributes of a stored array give; names that nobody knows are left out."""
+    """Returns the numbers of the status bits by name that the attributes of a stored array give;
+    names that nobody knows are left out."""
     names, masks = str(attributes.get("flag_meanings", "")).split(), np.ravel(attributes.get("flag_masks", []))
     known = {name: int(bit) for name, bit in zip(names, masks, strict=False) if name in Status.__members__}
     return known or BEFORE

@@ -1,4 +1,5 @@
-"""Operations on real numbers that kink or jump (switches): their sides, their values on given sides, and how far the borders of a side are."""
+"""Operations on real numbers that kink or jump (switches): their sides, their values on given sides, and how far the
+borders of a side are."""
 
 from __future__ import annotations
 
@@ -18,16 +19,18 @@ Sides = list[Array]
 class Kind(NamedTuple):
     """How an operation switches: a set of functions, by which walks through a jaxpr treat it.
 
-    ``side`` and ``definite`` are called with an equation of the jaxpr and its operands, the others with the equation, the sides and the operands.
+    ``side`` and ``definite`` are called with an equation of the jaxpr and its operands, the others with the equation,
+    the sides and the operands.
 
     Attributes:
         side: gives the sides at the operands.
         value: gives the results on given sides, extended smoothly beyond them.
-        levels: gives for each side an array with one more axis, along which there are smooth functions that are positive within the side and zero on
-            its borders; None where there are no such functions. Where one side is decided by all numbers along an axis, as their order or the place
-            of the largest, that axis has length 1.
+        levels: gives for each side an array with one more axis, along which there are smooth functions that are
+            positive within the side and zero on its borders; None where there are no such functions. Where one side is
+            decided by all numbers along an axis, as their order or the place of the largest, that axis has length 1.
         across: gives the sides beyond the nearest border.
-        definite: as ``side``, except that operands on a border have one of the sides that it separates; None where ``side`` itself gives such a side.
+        definite: as ``side``, except that operands on a border have one of the sides that it separates; None where
+            ``side`` itself gives such a side.
         kinks: whether the operation only kinks: its results are continuous across its borders.
     """
 
@@ -45,7 +48,8 @@ def apply(eqn: Any, *values: Any) -> list:
 
 
 def kind_of(eqn: Any, discrete: bool) -> Kind | None:
-    """Returns how an operation on real numbers switches; None if it is smooth. An operation with ``discrete`` results always switches."""
+    """Returns how an operation on real numbers switches; None if it is smooth.
+    An operation with ``discrete`` results always switches."""
     name = eqn.primitive.name
     if not discrete:
         # magnitudes of complex numbers are smooth but at zero
@@ -76,7 +80,8 @@ def _comparison(sign: int) -> Kind:
 
 
 def _of_two(compare: Callable, value: Callable) -> Kind:
-    """Kind of the larger or smaller of two numbers, whose side ``compare(first, second)`` is true where the second one is the result.
+    """Kind of the larger or smaller of two numbers, whose side ``compare(first, second)`` is true where
+    the second one is the result.
 
     ``value``: function of that name in `Kind`.
     """
@@ -105,7 +110,8 @@ def _round(eqn: Any, sides: Sides, x: Array) -> list:
 
 
 def _nearer(middle: float) -> Callable:
-    """Makes the function ``across`` of floor, ceil or round; numbers with the integer n lie in the interval of length 1 about n + ``middle``."""
+    """Makes the function ``across`` of floor, ceil or round; numbers with the integer n lie in the interval of
+    length 1 about n + ``middle``."""
     return lambda eqn, sides, x: [jnp.where(x < sides[0] + middle, sides[0] - 1, sides[0] + 1)]
 
 
@@ -185,7 +191,8 @@ def _take_order(eqn: Any, sides: Sides, *operands: Array) -> list:
 
 
 def _steps(eqn: Any, sides: Sides, key: Array) -> Array:
-    """Returns the differences, along the last axis, between successive numbers of ``key`` in the order ``sides`` of a sort."""
+    """Returns the differences, along the last axis, between successive numbers of ``key`` in the
+    order ``sides`` of a sort."""
     return jnp.diff(
         jnp.moveaxis(jnp.take_along_axis(key, sides[0], axis=eqn.params["dimension"]), eqn.params["dimension"], -1)
     )
@@ -196,7 +203,8 @@ def _order_levels(eqn: Any, sides: Sides, key: Array, *others: Array) -> list:
 
 
 def _swap_entries(eqn: Any, sides: Sides, key: Array, *others: Array) -> Sides:
-    """Returns the order of a sort beyond its nearest border: ``sides`` with the two successive numbers swapped that differ least."""
+    """Returns the order of a sort beyond its nearest border: ``sides`` with the two successive numbers
+    swapped that differ least."""
     order = jnp.moveaxis(sides[0], eqn.params["dimension"], -1)
     first = jnp.argmin(_steps(eqn, sides, key), axis=-1)[..., None]
     place = lax.broadcasted_iota(first.dtype, order.shape, order.ndim - 1)
@@ -221,7 +229,8 @@ def _clamp_levels(eqn: Any, sides: Sides, least: Array, x: Array, most: Array) -
 
 
 def _turns(eqn: Any, y: Array, x: Array) -> Sides:
-    """Returns the side of atan2(y, x), the number n in atan2(y, x) = arctan(y/x) + n pi: 0 where x >= 0, else -1 where y < 0 and 1 elsewhere."""
+    """Returns the side of atan2(y, x), the number n in atan2(y, x) = arctan(y/x) + n pi: 0 where x >= 0, else -1 where
+    y < 0 and 1 elsewhere."""
     return [jnp.where(x < 0, jnp.where(y < 0, -1, 1), 0)]
 
 

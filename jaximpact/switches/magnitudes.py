@@ -1,7 +1,9 @@
-"""Roots of squares as magnitudes: sqrt(x^2) is |x|, which kinks at x = 0 although no operation switches there; and angles by arctan(y / x).
+"""Roots of squares as magnitudes: sqrt(x^2) is |x|, which kinks at x = 0 although no operation switches there;
+and angles by arctan(y / x).
 
-So is the norm of a vector with one component; divided by it, a number has a sign that jumps. For the search for switches (`switches`) such roots are
-written as powers of magnitudes, of which each side is smooth. An arctan of a ratio, or of a tangent, jumps where the denominator changes its sign.
+So is the norm of a vector with one component; divided by it, a number has a sign that jumps. For the search for
+switches (`switches`) such roots are written as powers of magnitudes, of which each side is smooth. An arctan of a
+ratio, or of a tangent, jumps where the denominator changes its sign.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ class Base(NamedTuple):
 
 
 def with_magnitudes(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """Returns a jaxpr in which roots, powers and logarithms of squares are those of magnitudes, and angles switch; itself if there are none of these."""
+    """Returns a jaxpr in which roots, powers and logarithms of squares are those of magnitudes, and angles switch;
+    itself if there are none of these."""
     if not any(contains_primitive(closed, name) for name in (*OF_POWER, "atan")):
         return closed
     inlined, replaced = inline_calls(closed), []
@@ -49,7 +52,8 @@ def with_magnitudes(closed: ClosedJaxpr) -> ClosedJaxpr:
         ratios = dict[Any, list]()  # numerators and denominators
 
         def root(eqn: Any, v: Any, others: list) -> Array | None:
-            """Returns the function that an equation is of the variable v, None if v is no even power, and no choice among some."""
+            """Returns the function that an equation is of the variable v, None if v is no even power,
+            and no choice among some."""
             if v in bases:
                 return OF_POWER[eqn.primitive.name](bases[v].n, jnp.abs(bases[v].x), *others)
             if v not in choices:

@@ -1,8 +1,11 @@
-"""Switches of a function, where it may jump or kink: found in its jaxpr, with the side of each at an argument, and smooth extensions.
+"""Switches of a function, where it may jump or kink: found in its jaxpr, with the side of each at an argument,
+and smooth extensions.
 
-A function of t, q and v is smooth except where an operation makes something discrete of values that vary: a comparison, the sign of a number, its
-integer part, the larger of two, the place of a number in a table. These operations are its *switches*, and their discrete results its *sides*, a list of
-arrays. A cube root is one too, as its slope is infinite at zero; roots of squares are magnitudes (`magnitudes`). Between two points with equal sides the function is smooth; where sides differ it may have jumped on the way.
+A function of t, q and v is smooth except where an operation makes something discrete of values that vary: a comparison,
+the sign of a number, its integer part, the larger of two, the place of a number in a table. These operations are
+its *switches*, and their discrete results its *sides*, a list of arrays. A cube root is one too, as its slope is
+infinite at zero; roots of squares are magnitudes (`magnitudes`). Between two points with equal sides the function is
+smooth; where sides differ it may have jumped on the way.
 
     switches = Switches.of(function, operands, moving)  # None: it has none, which costs nothing in what is compiled
     value, sides = switches.both(*operands)             # the function and its sides at the operands
@@ -12,18 +15,20 @@ arrays. A cube root is one too, as its slope is infinite at zero; roots of squar
     differ(sides, others)                               # whether any side differs, ()
     crossing(switches, before, after)                   # where a straight path goes from one side to another
 
-``function(*operands)`` gives one array or a pytree of them. ``moving`` says of each operand whether it is ``STATE`` (q, v),
-``TIME``, ``DATA`` (parameters) or 0 (a constant). By default a switch is reported if its operands depend on the state or the time;
-`Switches.of` with ``reported=depends_on_data`` leaves out switches at fixed times. For the gaps of a problem:
+``function(*operands)`` gives one array or a pytree of them. ``moving`` says of each operand whether it is ``STATE`` (q,
+v), ``TIME``, ``DATA`` (parameters) or 0 (a constant). By default a switch is reported if its operands depend on the
+state or the time; `Switches.of` with ``reported=depends_on_data`` leaves out switches at fixed times.
+For the gaps of a problem:
 
     gaps = gap_switches(problem, t, q, args)            # of problem.gaps(t, q, args), or None
     rate = lambda s: jax.jvp(lambda s: gaps.frozen(sides, t + s, q + s * v, args), (s,), (one,))[1]
 
-so that `frozen` gives gaps, rates and accelerations of one side at a kink. A loop whose number of iterations is not static (`lax.while_loop`) is one
-switch, whose sides are that number and the switches inside. Not searched for switches are callbacks, solvers and `cummax`. They count as smooth,
-as do steep functions however steep, and poles, except inside bounded functions, as in tanh(1/q). What holds at single points only, as where q == 0,
-belongs to no piece, unless the function is not finite there without it.
-"""
+so that `frozen` gives gaps, rates and accelerations of one side at a kink. A loop whose number of iterations is not
+static (`lax.while_loop`) is one switch, whose sides are that number and the switches inside. Not searched for switches
+are callbacks, solvers and `cummax`. They count as smooth, as do steep functions however steep, and poles, except inside
+bounded functions, as in tanh(1/q). What holds at single points only, as where q == 0, belongs to no piece, unless the
+function is not finite there without it.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -81,7 +86,8 @@ def depends_on_path(mark: int) -> bool:
 
 
 def depends_on_data(mark: int) -> bool:
-    """Tests whether a switch of values with this mark changes at a time that depends on data: they depend on the state, or on time and parameters."""
+    """Tests whether a switch of values with this mark changes at a time that depends on data: they depend on the state,
+    or on time and parameters."""
     return bool(mark & STATE) or mark & (TIME | DATA) == TIME | DATA
 
 
@@ -124,14 +130,14 @@ class Switches:
         return found if jax.eval_shape(lambda: found.sides(*operands)) else None
 
     def may_end(self) -> bool:
-        """Tests whether the function may not be finite beyond its sides: whether it takes roots, logarithms or the like of what switches give, or
-        switches choose between results of these."""
+        """Tests whether the function may not be finite beyond its sides: whether it takes roots, logarithms or the like
+        of what switches give, or switches choose between results of these."""
         some = any(contains_primitive(self._closed.jaxpr, name) for name in (*PARTIAL, "div"))
         return some and _may_end(inline_calls(self._closed).jaxpr)
 
     def cancels(self) -> bool:
-        """Tests whether the function may divide by what is zero on a border, as q/|q| and |q|/q do: smooth on a side, but 0/0 on the border, and with
-        derivatives that are rounding next to it."""
+        """Tests whether the function may divide by what is zero on a border, as q/|q| and |q|/q do: smooth on a side,
+        but 0/0 on the border, and with derivatives that are rounding next to it."""
         some = any(contains_primitive(self._closed.jaxpr, name) for name in (*DIVISIONS, "pow"))
         return some and _cancels(inline_calls(self._closed).jaxpr, self._marks)
 
@@ -145,15 +151,18 @@ class Switches:
         return self._walk(Record, operands)[1]
 
     def definite(self, *operands: Any) -> Sides:
-        """Evaluates the sides, such that a border itself belongs to one of the two sides that it separates (sign(0) is 1)."""
+        """Evaluates the sides, such that a border itself belongs to one of the two sides that
+        it separates (sign(0) is 1)."""
         return self._walk(Definite, operands)[1]
 
     def frozen(self, sides: Sides, *operands: Any) -> Any:
-        """Evaluates the function with sides fixed: equal to it where it has these sides, and its smooth extension beyond."""
+        """Evaluates the function with sides fixed: equal to it where it has these sides,
+        and its smooth extension beyond."""
         return self._filled(self._walk(Replay, operands, sides)[0], sides, operands)
 
     def _filled(self, value: Any, sides: Sides, operands: Sequence) -> Any:
-        """Returns the ``value`` on given sides; where it is not finite, as sin(x)/x at x = 0, that which the function has at this single point."""
+        """Returns the ``value`` on given sides; where it is not finite, as sin(x)/x at x = 0, that which the function
+        has at this single point."""
         if not self._fails:
             return value
         lost = ~jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(value)]))
@@ -161,7 +170,8 @@ class Switches:
         return self._walk(Replay, operands, sides, lax.stop_gradient(lost))[0]
 
     def measured(self, sides: Sides, *operands: Any) -> tuple[list[Array], Sides, list[int]]:
-        """Evaluates for each of the fixed sides its levels, an array with one more axis, and the side beyond its nearest border.
+        """Evaluates for each of the fixed sides its levels, an array with one more axis,
+        and the side beyond its nearest border.
 
         Also returns for each side the mark of its operands.
         """
@@ -169,7 +179,8 @@ class Switches:
         return collected[::2], collected[1::2], self._marks_of_sides
 
     def marks_of_levels(self, asked: Sequence[bool], *operands: Any) -> list[bool]:
-        """Tests of each side whether its operands depend on the leaves of the operands that are ``asked`` for, by the jaxpr; nothing is evaluated."""
+        """Tests of each side whether its operands depend on the leaves of the operands that are ``asked`` for, by the
+        jaxpr; nothing is evaluated."""
         marked = copy(self)
         marked._outlined = {}
         marked._marks = [mark | (ASKED if x else 0) for mark, x in zip(self._marks, asked, strict=True)]
@@ -220,7 +231,8 @@ def differ(sides: Sides, others: Sides) -> Array:
 
 
 def _divides(jaxpr: Any, marks: Sequence[int]) -> bool:
-    """Tests whether an inlined jaxpr may divide by numbers that depend on the state or the time; ``marks``: of its operands."""
+    """Tests whether an inlined jaxpr may divide by numbers that depend on the state or the time; ``marks``:
+    of its operands."""
     moving = {v for v, mark in zip(jaxpr.invars, marks, strict=True) if depends_on_path(mark)}
     for eqn in jaxpr.eqns:
         operands = [not is_literal(v) and v in moving for v in eqn.invars]
@@ -281,8 +293,8 @@ def _cancels(jaxpr: Any, marks: Sequence[int]) -> bool:
 
 
 class Crossing(NamedTuple):
-    """Result of `crossing`: whether a path changes sides, ``some`` (); operands just ``before`` and ``after`` that, with the values and sides
-    there."""
+    """Result of `crossing`: whether a path changes sides, ``some`` (); operands just ``before`` and ``after`` that,
+    with the values and sides there."""
 
     some: Array
     before: Any
@@ -294,15 +306,18 @@ class Crossing(NamedTuple):
 
 
 HALVINGS = 10
-LARGE = 60  # equations of a function that is evaluated twice where it is not finite: walks through more are compiled once (slogdet: 8 s, not 60)
+# equations of a function that is evaluated twice where it is not finite: walks through more are compiled once (slogdet:
+# 8 s, not 60)
+LARGE = 60
 
 
 def crossing(switches: Switches, before: Any, after: Any, fixed: Sequence = (), halvings: int = HALVINGS) -> Crossing:
-    """Locates, by bisection, where ``switches.both(*x, *fixed)`` changes sides on the straight path from ``before`` to ``after``.
+    """Locates, by bisection, where ``switches.both(*x, *fixed)`` changes sides on the straight path
+    from ``before`` to ``after``.
 
-    If sides change in both halves, the half with the larger change of values is taken, so that a jump is found rather than a kink.
-    A lane whose sides do not change does not iterate. The ends of the path are tuples of real arrays; ``fixed``: further operands, the same on all
-    of it; ``halvings``: number of bisections.
+    If sides change in both halves, the half with the larger change of values is taken, so that a jump is found rather
+    than a kink. A lane whose sides do not change does not iterate. The ends of the path are tuples of real arrays;
+    ``fixed``: further operands, the same on all of it; ``halvings``: number of bisections.
     """
     both = lambda x: switches.both(*x, *fixed)
     (value_0, sides_0), (value_1, sides_1) = both(before), both(after)
@@ -348,7 +363,8 @@ def force_switches(
     kinks: bool = True,
     beside: Sequence[Callable] = (),
 ) -> Switches | None:
-    """Finds the switches of a problem's force and of its mass matrix, as functions of (t, q, v, args); those that it states come first.
+    """Finds the switches of a problem's force and of its mass matrix, as functions of (t, q, v, args);
+    those that it states come first.
 
     ``reported``, ``levels``, ``kinks``: as of `Switches.of`; ``beside``: further functions of (t, q, v, args), last.
     """
@@ -373,7 +389,8 @@ def depends_on_place(mark: int) -> bool:
 def stated_switches(
     problem: Any, t: Array, q: Array, v: Array, args: Any, reported: Mark = depends_on_path, kinks: bool = True
 ) -> Switches | None:
-    """Finds the switches that a problem states: those of a function which is True where the stated functions are positive.
+    """Finds the switches that a problem states: those of a function which is True where the
+    stated functions are positive.
 
     The last of its sides are those of the stated surfaces. None (decided at trace time) without any.
     """
@@ -387,7 +404,8 @@ def stated_switches(
 
 
 def gap_switches(problem: Any, t: Array, q: Array, args: Any) -> Switches | None:
-    """Finds the switches of a problem's gaps, as a function of (t, q, args); None if there are none, as for contacts between bodies."""
+    """Finds the switches of a problem's gaps, as a function of (t, q, args); None if there are none,
+    as for contacts between bodies."""
     if problem.constraints is None or problem.between is not None:
         return None
     return Switches.of(lambda t, q, args: problem.gaps(t, q, args), (t, q, args), (TIME, STATE, DATA))
@@ -401,7 +419,8 @@ class Kinks(NamedTuple):
 
     @classmethod
     def at(cls, problem: Any, t: Array, q: Array, args: Any) -> Kinks | None:
-        """Finds the sides of the gaps at the beginning (t, q) of a path; None (decided at trace time) if no gap can kink."""
+        """Finds the sides of the gaps at the beginning (t, q) of a path;
+        None (decided at trace time) if no gap can kink."""
         t, q, args = lax.stop_gradient((t, q, args))
         gaps = gap_switches(problem, t, q, args)
         return None if gaps is None else cls(gaps, gaps.sides(t, q, args))

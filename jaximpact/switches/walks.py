@@ -1,7 +1,8 @@
-"""Walks that evaluate the jaxpr of a function with switches: they record sides, replay given ones, or compute how far their borders are.
+"""Walks that evaluate the jaxpr of a function with switches: they record sides, replay given ones,
+or compute how far their borders are.
 
-For each side, in the order of the jaxpr and of the jaxprs nested in it, a walk takes a fixed number of the arrays that it is given, such as the
-side to replay, and adds those that it computes to the list ``collected``.
+For each side, in the order of the jaxpr and of the jaxprs nested in it, a walk takes a fixed number of the arrays that
+it is given, such as the side to replay, and adds those that it computes to the list ``collected``.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ Mark = Callable[[int], bool]
 class Reported(NamedTuple):
     """Which switches count: those for which three conditions hold.
 
-    The function ``moving`` is true for the mark of the operands (see `Walk`). The switch has levels, or ``levels`` is False. The function jumps there
-    and does not merely kink, or ``kinks`` is True.
+    The function ``moving`` is true for the mark of the operands (see `Walk`). The switch has levels, or ``levels`` is
+    False. The function jumps there and does not merely kink, or ``kinks`` is True.
     """
 
     moving: Mark
@@ -68,7 +69,8 @@ class Walk:
         self.poles: list[Any] = []  # equations
 
     def switch(self, kind: Kind, eqn: Any, values: Sequence) -> tuple[list, Sides]:
-        """Treats a switch, the operation of an equation of the jaxpr on ``values``: returns its results, and its sides."""
+        """Treats a switch, the operation of an equation of the jaxpr on ``values``: returns its results,
+        and its sides."""
         raise NotImplementedError
 
     def take(self, number: int) -> list[Array]:
@@ -78,10 +80,12 @@ class Walk:
     def run(
         self, closed: Any, values: Sequence, marks: Sequence[int], of_consts: Sequence[int] = (), near: Sequence = ()
     ) -> tuple[list, list, list]:
-        """Evaluates a ``closed`` jaxpr on ``values`` with the given ``marks``; returns its results, their marks, and the results near by.
+        """Evaluates a ``closed`` jaxpr on ``values`` with the given ``marks``; returns its results, their marks,
+        and the results near by.
 
-        ``of_consts``: marks of its constants, 0 if not given; ``near``: values of the operands at a point near by, as by `displaced`. Where they are
-        given, numbers count as equal that are so there too, on the same sides: what is equal at a single point only belongs to no piece.
+        ``of_consts``: marks of its constants, 0 if not given; ``near``: values of the operands at a point near by, as
+        by `displaced`. Where they are given, numbers count as equal that are so there too, on the same sides: what is
+        equal at a single point only belongs to no piece.
         """
         closed = as_closed(closed)
         jaxpr = closed.jaxpr
@@ -99,7 +103,8 @@ class Walk:
         return [x for x, _, _ in ends], [m for _, m, _ in ends], [x for _, _, x in ends]
 
     def apply(self, eqn: Any, values: list, marks: list[int], near: list, some: bool) -> tuple[list, list[int], list]:
-        """Evaluates one operation; returns its results, their marks, and its results near by, if there are ``some``, else the results again."""
+        """Evaluates one operation; returns its results, their marks, and its results near by, if there are ``some``,
+        else the results again."""
         moving = 0
         for v, mark in zip(eqn.invars, marks, strict=True):
             moving |= mark if is_real(v) else 0
@@ -137,7 +142,8 @@ class Walk:
         return found, after, kind.value(eqn, sides, *near) if some else found
 
     def inside(self, eqn: Any, values: list, marks: list[int], near: list) -> tuple[list, list[int], list] | None:
-        """Evaluates an operation by a walk through its nested jaxprs; None if these have no switches, or it is a loop of unknown length.
+        """Evaluates an operation by a walk through its nested jaxprs; None if these have no switches,
+        or it is a loop of unknown length.
 
         Arguments and results as of `run`.
         """
@@ -151,7 +157,8 @@ class Walk:
         return found and (*found, displaced(*found) if near else found[0])
 
     def walk_cond(self, eqn: Any, values: list, marks: list[int], some: bool) -> tuple[list, list[int]] | None:
-        """Evaluates the branch that a `cond` takes; collects arrays for all branches, ones for the others. None if no branch has switches.
+        """Evaluates the branch that a `cond` takes; collects arrays for all branches, ones for the others.
+        None if no branch has switches.
 
         ``some``: whether branches are evaluated near by too.
         """
@@ -184,7 +191,8 @@ class Walk:
         return found, result_marks(eqn, _all(marks))
 
     def walk_scan(self, eqn: Any, values: list, marks: list[int], some: bool) -> tuple[list, list[int]] | None:
-        """Evaluates a scan; collects the arrays of its iterations, stacked. None if its body has no switches. ``some``: as of `walk_cond`."""
+        """Evaluates a scan; collects the arrays of its iterations, stacked. None if its body has no switches. ``some``:
+        as of `walk_cond`."""
         p = eqn.params
         fixed, carried = scan_counts(p)
         total = _all(marks)
@@ -242,7 +250,8 @@ class Replay(Walk):
 
 
 class Measure(Walk):
-    """Walk that replays given sides, and collects for each of them its levels and the side beyond its nearest border."""
+    """Walk that replays given sides, and collects for each of them its levels and the side
+    beyond its nearest border."""
 
     takes = 1
 
@@ -255,7 +264,8 @@ class Measure(Walk):
 
 
 class Choose(Walk):
-    """Walk that is given a mask and a side for each side: records the given side where the mask is true, the definite one elsewhere."""
+    """Walk that is given a mask and a side for each side: records the given side where the mask is true,
+    the definite one elsewhere."""
 
     takes = 2
 
@@ -268,7 +278,8 @@ class Choose(Walk):
 
 
 def displaced(values: Sequence, marks: Sequence[int]) -> list:
-    """Returns ``values`` at a point near by: each real number that depends on the state or the time is changed a little, all by different parts."""
+    """Returns ``values`` at a point near by: each real number that depends on the state or the time is changed a
+    little, all by different parts."""
     found = []
     for i, (x, mark) in enumerate(zip(values, marks, strict=True)):
         x = jnp.asarray(x)
@@ -282,10 +293,11 @@ def displaced(values: Sequence, marks: Sequence[int]) -> list:
 
 
 def _kind_of_loop(reported: Reported, eqn: Any, marks: list[int]) -> Kind | None:
-    """Kind of a `lax.while_loop` with real results, whose number of iterations, or whose body, depends on switches; None for other operations.
+    """Kind of a `lax.while_loop` with real results, whose number of iterations, or whose body, depends on switches;
+    None for other operations.
 
-    Its sides are the number of iterations and a number made of the sides in all of them, so that both tell when a side changes. Only the number of
-    iterations is kept on given sides. ``marks``: of the operands of the equation.
+    Its sides are the number of iterations and a number made of the sides in all of them, so that both tell when a side
+    changes. Only the number of iterations is kept on given sides. ``marks``: of the operands of the equation.
     """
     if eqn.primitive.name != "while" or not any(may_switch(part) for part in nested_jaxprs(eqn)):
         return None
@@ -332,7 +344,8 @@ def _sides_of(reported: Reported, closed: Any, operands: Sequence, marks: Sequen
 
 
 def result_marks(eqn: Any, moving: int) -> list[int]:
-    """Returns the marks of an operation's results: the mark ``moving`` of its operands, or 0 for discrete results, constant on each side."""
+    """Returns the marks of an operation's results: the mark ``moving`` of its operands, or 0 for discrete results,
+    constant on each side."""
     return [moving if is_real(v) else 0 for v in eqn.outvars]
 
 
@@ -362,7 +375,8 @@ def may_switch(jaxpr: Any) -> bool:
 
 
 def poles(jaxpr: Any) -> list:
-    """Returns the divisions in a jaxpr on whose results bounded functions depend: these may jump where the divisor is zero, as tanh(1/x) does."""
+    """Returns the divisions in a jaxpr on whose results bounded functions depend: these may jump where the divisor is
+    zero, as tanh(1/x) does."""
     if not any(eqn.primitive.name == "div" and not is_literal(eqn.invars[1]) for eqn in jaxpr.eqns):
         return []
     inside: set = set()  # variables that bounded functions depend on

@@ -55,22 +55,31 @@ CALLS = {
 HUGE = 2**40
 JUNK = ["nonsense", -1, -1.0, float("nan"), 1j, [], [[1.0]], {"a": 1}, object(), np.ones((2, 3, 4)), lambda: 0, b"x"]
 WRONG = {
-    "args_axes": [5, -1, True, "w", {"x": 0}], "lanes": [[5], [True], "all", [0.5, 1.0]], "parameter": ["nope", 1.5, [], None],
-    "parameters": [("w", "w"), "w", None], "phases": [1.5, 0, True], "exact": [3, "exact"], "impulse": [[0.0]],
-    "direction": [5, True, 2.0], "surface": [3, lambda t: t, lambda t, q, v, args: q], "step": [0.0, 1.0, float("nan"), "x"], "tol": [0.0, -1.0, float("nan"), "x"],
-    "tolerance": [-1.0, float("nan"), float("inf"), "x", [1.0]], "radius": [-1.0, float("nan"), "x"],
-    "phase": [1.0, -0.1, float("nan"), "x", [0.1]], "sweep": ["left", 3], "coordinates": [3, (("q", 1), ("v", 0)), (("q", 0),)],
-    "quantiles": [2.0, [2.0], "x", []], "groups": [[1, 2, 3], 5], "values": [[], "x", [float("nan")], 3], "bounds": [3, (2, 1), (3.0, 4.0)],
-    "blocks": [1, 3, 0], "intervals": [7, HUGE, 0], "iterations": [0, HUGE], "points": [0, HUGE], "most": [0, 3, 2.5], "skip": [-1, 1.5, HUGE],
-    "cycles": [0, HUGE, "x"], "steps": [0, HUGE, 2.5, "x"], "period": [0.0, -1.0, float("inf"), lambda args: args["nope"], "x", 1j],
-    "interval": [0.0, lambda args: "x", 1j], "count": [0, 1.5], "first": [0, "x"], "last": [1, "x"], "x": [[], "x", [[1.0]]], "y": [3, "x"],
-    "friction": [-0.1, float("nan"), "x", [0.1, 0.2]], "e": [1.5, -0.1, float("nan"), "x", [[[0.5]]]],
+    "args_axes": [5, -1, True, "w", {"x": 0}], "lanes": [[5], [True], "all", [0.5, 1.0]],
+    "parameter": ["nope", 1.5, [], None], "parameters": [("w", "w"), "w", None], "phases": [1.5, 0, True],
+    "exact": [3, "exact"], "impulse": [[0.0]], "direction": [5, True, 2.0],
+    "surface": [3, lambda t: t, lambda t, q, v, args: q], "step": [0.0, 1.0, float("nan"), "x"],
+    "tol": [0.0, -1.0, float("nan"), "x"], "tolerance": [-1.0, float("nan"), float("inf"), "x", [1.0]],
+    "radius": [-1.0, float("nan"), "x"], "phase": [1.0, -0.1, float("nan"), "x", [0.1]], "sweep": ["left", 3],
+    "coordinates": [3, (("q", 1), ("v", 0)), (("q", 0),)], "quantiles": [2.0, [2.0], "x", []], "groups": [[1, 2, 3], 5],
+    "values": [[], "x", [float("nan")], 3], "bounds": [3, (2, 1), (3.0, 4.0)],
+    "blocks": [1, 3, 0], "intervals": [7, HUGE, 0], "iterations": [0, HUGE], "points": [0, HUGE], "most": [0, 3, 2.5],
+    "skip": [-1, 1.5, HUGE],
+    "cycles": [0, HUGE, "x"], "steps": [0, HUGE, 2.5, "x"], "period": [0.0, -1.0, float("inf"),
+    lambda args: args["nope"], "x", 1j],
+    "interval": [0.0, lambda args: "x", 1j], "count": [0, 1.5], "first": [0, "x"], "last": [1, "x"],
+    "x": [[], "x", [[1.0]]], "y": [3, "x"], "friction": [-0.1, float("nan"), "x", [0.1, 0.2]],
+    "e": [1.5, -0.1, float("nan"), "x", [[[0.5]]]],
 }  # fmt: skip
 MORE = {  # arguments that CALLS does without
-    "stroboscopic": ("skip", "phase", "args_axes"), "crossings": ("direction",), "poincare_section": ("skip", "phase", "direction"), "impact_section": ("skip", "phase", "args_axes"), "bifurcation": ("sweep", "phase", "skip"),
-    "two_parameter_map": ("tolerance", "phase"), "basins": ("tolerance", "radius", "coordinates"), "recognise": ("tolerance", "radius"),
-    "periodic_orbit": ("tol", "iterations", "cycles", "args_axes"), "continue_orbit": ("tol", "direction", "step", "points", "cycles"),
-    "continue_curve": ("tol", "direction", "step", "points", "cycles"), "lyapunov": ("blocks", "skip", "args_axes"), "convergence": ("phases", "exact", "impulse"), "check_hypotheses": ("tolerance", "friction"),
+    "stroboscopic": ("skip", "phase", "args_axes"), "crossings": ("direction",),
+    "poincare_section": ("skip", "phase", "direction"), "impact_section": ("skip", "phase", "args_axes"),
+    "bifurcation": ("sweep", "phase", "skip"), "two_parameter_map": ("tolerance", "phase"),
+    "basins": ("tolerance", "radius", "coordinates"), "recognise": ("tolerance", "radius"),
+    "periodic_orbit": ("tol", "iterations", "cycles", "args_axes"),
+    "continue_orbit": ("tol", "direction", "step", "points", "cycles"),
+    "continue_curve": ("tol", "direction", "step", "points", "cycles"), "lyapunov": ("blocks", "skip", "args_axes"),
+    "convergence": ("phases", "exact", "impulse"), "check_hypotheses": ("tolerance", "friction"),
     "period_of": ("tolerance", "most"), "statistics": ("quantiles", "groups", "values"),
 }  # fmt: skip
 for _name in CALLS:
@@ -204,7 +213,8 @@ def test_a_parameter_of_two_meanings_is_refused(name, number, stated):
 
 
 def test_both_spellings_of_a_parameter():
-    """A spring that pulls to e, a key of args, and an impact after .01 s at speed 1: .02 s change the velocity by less than .02 otherwise."""
+    """A spring that pulls to e, a key of args, and an impact after .01 s at speed 1:
+    .02 s change the velocity by less than .02 otherwise."""
     spring = ji.Problem(lambda t, q, v, args: args["e"] - q, lambda t, q, args: q, restitution=0.5)
     hit = {
         "q0": [0.01],
@@ -225,7 +235,8 @@ def test_both_spellings_of_a_parameter():
 
 @pytest.mark.slow
 def test_analyses_in_float32_warn_of_no_numbers_of_their_own():
-    """Without x64, of plain lists: times, restitutions and references that analyses make themselves are no data of the user's."""
+    """Without x64, of plain lists: times, restitutions and references that analyses make themselves
+    are no data of the user's."""
     hammer = ji.Problem(lambda t, q, v, args: -q - 0.1 * v, lambda t, q, args: q + 0.1, restitution=0.5)
     forced = {"period": 2.0, "steps": 8, "cycles": 2, "args": {"w": 1.0}}
     with jax.enable_x64(False), warnings.catch_warnings():
@@ -240,7 +251,8 @@ def test_analyses_in_float32_warn_of_no_numbers_of_their_own():
 
 
 def test_options_are_shown_and_checked_by_name() -> None:
-    """What an analysis hands on to the motions is in its signature; another name is refused, with the one that was meant."""
+    """What an analysis hands on to the motions is in its signature; another name is refused,
+    with the one that was meant."""
     for function, last in ((analysis.lyapunov, "args_axes"), (analysis.bifurcation, "projection")):
         assert list(inspect.signature(function).parameters)[-1] == last
         with pytest.raises(TypeError, match=r"unexpected keyword argument 'shceme'; did you mean 'scheme'\?"):

@@ -1,13 +1,13 @@
 """Periodic orbits of autonomous systems, their return maps and branches, against closed forms derived here.
 
-Oscillators that push themselves, x'' = 2 z x' - x (+ coupling), against a wall at x = -1: between impacts the flow is a matrix
-exponential F(T), so that the orbit that starts behind its impact, x = -1, closes after any T that is chosen if
+Oscillators that push themselves, x'' = 2 z x' - x (+ coupling), against a wall at x = -1: between impacts the flow is a
+matrix exponential F(T), so that the orbit that starts behind its impact, x = -1, closes after any T that is chosen if
 
     F(T) s = s  in every component but the velocity u of x,   e = -u / u(T):
 
-linear equations in the state, and a restitution e that belongs to that T. The monodromy matrix is S F(T) with the saltation
-S = R + (A R s - R A s) n' / (n' A s), s = s(T), R = diag(1, .., -e, ..). For one coordinate det S F = e^2 exp(2 z T), one eigenvalue is
-1, and the other that determinant.
+linear equations in the state, and a restitution e that belongs to that T. The monodromy matrix is S F(T) with the
+saltation S = R + (A R s - R A s) n' / (n' A s), s = s(T), R = diag(1, .., -e, ..). For one coordinate det S F = e^2
+exp(2 z T), one eigenvalue is 1, and the other that determinant.
 """
 
 import jax.numpy as jnp
@@ -68,7 +68,8 @@ def system(args):
 
 
 def exact(period, args):
-    """Restitution, multipliers but the one along the orbit, and the motion t -> s since the impact, of the orbit of that period."""
+    """Restitution, multipliers but the one along the orbit, and the motion t -> s since the impact,
+    of the orbit of that period."""
     a = system(args)
     flow, u = expm(a * period), len(a) // 2
     others = [i for i in range(len(a)) if i != u]
@@ -105,7 +106,8 @@ def sorted_moduli(multipliers):
     ],
 )
 def test_an_orbit_its_period_and_its_multipliers(args):
-    """From a guess 3 % off, half way between impacts: state, period and multipliers of second order, and extrapolated."""
+    """From a guess 3 % off, half way between impacts: state, period and multipliers of second order,
+    and extrapolated."""
     problem = CLOCK if "coupling" not in args else COUPLED
     period = 4.4
     e, mu, motion = exact(period, args)
@@ -130,7 +132,8 @@ def test_an_orbit_its_period_and_its_multipliers(args):
 
 @pytest.mark.slow
 def test_a_batch_holds_unstable_orbits_and_says_where_there_is_none():
-    """Over the restitution on both sides of a Neimark-Sacker point; the last lane starts at rest, where every period closes."""
+    """Over the restitution on both sides of a Neimark-Sacker point; the last lane starts at rest,
+    where every period closes."""
     args = {"z": Z, "damping": 0.02, "stiffness": 2.25, "coupling": 0.8}
     periods = np.array([4.0, 4.1, 4.4, 4.4])
     known = [exact(period, args) for period in periods]
@@ -221,7 +224,8 @@ def test_a_branch_over_a_parameter_on_which_the_surface_depends():
 
 @pytest.mark.slow
 def test_neimark_sacker_and_fold_of_two_coupled_oscillators():
-    """Where the closed form has a pair on the unit circle; where its restitution, a function of the period, has a minimum."""
+    """Where the closed form has a pair on the unit circle; where its restitution, a function of the period,
+    has a minimum."""
     args = {"z": Z, "damping": 0.02, "stiffness": 2.25, "coupling": 0.8}
     _, _, motion = exact(4.4, args)
     e, state = exact(4.4, args)[0], motion(turn(motion, 4.4))
@@ -247,7 +251,8 @@ def test_neimark_sacker_and_fold_of_two_coupled_oscillators():
 
 @pytest.mark.slow
 def test_crossings_are_located_to_the_order_of_the_scheme():
-    """The first passage, behind an impact, of surfaces of position, of velocity and of time; and none where the velocity jumps."""
+    """The first passage, behind an impact, of surfaces of position, of velocity and of time;
+    and none where the velocity jumps."""
     e, _, motion = exact(4.5, {"z": Z})
     later = turn(motion, 4.5)
     state = motion(later)
@@ -271,14 +276,16 @@ def test_crossings_are_located_to_the_order_of_the_scheme():
                 found = crossings(solved, surface, direction=direction, args=args)
                 errors.append(np.min(np.abs(found.t - known)))
                 assert set(found.direction) == {direction}
-            # over a factor of 8; where in its step the impact falls changes errors by a factor, of first order more than of second
+            # over a factor of 8; where in its step the impact falls changes errors by a factor, of first order more
+            # than of second
             assert np.log(errors[0] / errors[1]) / np.log(8) > order - 0.35, name
     both = crossings(solved, top, args=args)
     assert both.direction.tolist() == [-1] and len(both.to_pandas()) == 1
 
 
 def test_a_section_of_many_motions():
-    """All starts come to the one limit cycle; its state on the surface, and the time between two passages, to second order."""
+    """All starts come to the one limit cycle; its state on the surface, and the time between two passages,
+    to second order."""
     e, _, motion = exact(4.5, {"z": Z})
     q = motion(turn(motion, 4.5))[0]
     starts = np.linspace(0.4, 4.0, 5)[:, None]

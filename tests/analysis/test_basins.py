@@ -46,7 +46,8 @@ def logistic(x, r, n=N, skip=200):
 
 
 def test_made_data_is_recognised():
-    """Orbits of period 3, seen from any of their points and up to small noise; two of period 1; chaos at two places; the rest."""
+    """Orbits of period 3, seen from any of their points and up to small noise; two of period 1; chaos at two places;
+    the rest."""
     rng = np.random.default_rng(5)
     three = np.stack([np.resize(np.roll([0.1, 0.9, 0.5], rng.integers(3)), N) for _ in range(40)])
     still = np.concatenate([np.full((20, N), 0.3), np.full((10, N), 0.7)])
@@ -111,7 +112,8 @@ def test_basins_of_the_forced_oscillator(tmp_path):
         attractor = found.attractors[found.labels[j, i]]
         ends = np.sort(q) - np.sort(np.resize(attractor.q[:, 0], 4))
         agree.append(np.max(np.abs(ends)) < 10 * h**2)
-    # errors of O(h^2) change the label of starts near the fractal boundary: 5 % of them between this step and half of it
+    # errors of O(h^2) change the label of starts near the fractal boundary: 5 % of them between this step and half of
+    # it
     assert np.mean(agree) > 0.7
     assert found.plot(tmp_path / "basins.png").stat().st_size > 5000
 

@@ -18,7 +18,8 @@ def particular(w):
 
 
 def test_continuation_follows_its_attractor():
-    """Both ways over frequencies at which an oscillation free of impacts (amplitude below 0.3) and an orbit of period 2 coexist.
+    """Both ways over frequencies at which an oscillation free of impacts (amplitude below 0.3) and
+    an orbit of period 2 coexist.
 
     From the free one, the exact particular solution, to second order; from the other one, the period 2 that the
     reference finds there. One start for each lane.
@@ -49,7 +50,8 @@ def swing(t, q, v, args):
 
 
 def test_values_in_one_batch_and_nested_parameters(tmp_path):
-    """Amplitudes of a linear oscillator are proportional to the drive; every lane is what `stroboscopic` gives alone."""
+    """Amplitudes of a linear oscillator are proportional to the drive;
+    every lane is what `stroboscopic` gives alone."""
     problem = ji.Problem(swing, lambda t, q, args: q + 100.0)
     args, values = {"body": {"stiffness": 2.0}, "drive": (1.0, 2.0)}, np.array([0.5, 1.0, 2.0, 4.0])
     options = {"period": np.pi, "steps": 40, "cycles": 4, "skip": 12, "scheme": ji.MoreauJean()}
@@ -88,9 +90,11 @@ def amplitudes(motion, args):
 
 
 def test_what_stands_over_the_parameter(tmp_path):
-    """Impact velocities are those of `impact_section`, as many as the reference counts; rms and span of the oscillation that meets no wall are its amplitude's.
+    """Impact velocities are those of `impact_section`, as many as the reference counts; rms and span of the oscillation
+    that meets no wall are its amplitude's.
 
-    One start on it, the other on the orbit of period 2; values out of order and swept, so that points must find their lanes.
+    One start on it, the other on the orbit of period 2; values out of order and swept,
+    so that points must find their lanes.
     """
     values = np.array([3.1, 3.0])
     q, v, _ = exact_section(args_of(3.0, DAMPING, WALL), E, 0.5, 0.0, skip=300, cycles=2)
@@ -158,8 +162,8 @@ def test_map_over_frequency_and_restitution(tmp_path):
     """Period and impacts in a period, at every point of a grid, as the reference finds them."""
     frequencies, es = np.array([2.2, 3.8, 5.6]), np.array([0.5, 0.6])
     found = two_parameter_map(
-        PROBLEM, [0.5], [0.0], parameters=("frequency", "e"), values=(frequencies, es), period=forcing_period, steps=100,
-        cycles=12, skip=300, args=args_of(1.0, 0.05),
+        PROBLEM, [0.5], [0.0], parameters=("frequency", "e"), values=(frequencies, es), period=forcing_period,
+        steps=100, cycles=12, skip=300, args=args_of(1.0, 0.05),
     )  # fmt: skip
     assert found.period.shape == found.impacts.shape == (2, 3)
     assert not found.status.any()

@@ -1,4 +1,5 @@
-"""Curves of bifurcations over two parameters, against the closed forms of the impact oscillator and of a pendulum of Duffing's."""
+"""Curves of bifurcations over two parameters, against the closed forms of the impact oscillator and
+of a pendulum of Duffing's."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -21,8 +22,8 @@ def test_the_grazing_curve_is_that_of_the_free_vibration():
     # the guess does not touch: by a hundredth
     args = arguments(Z, 1.3, -amplitude(1.3) - 0.01, 0.0)
     curve = analysis.continue_curve(
-        SHAW_HOLMES, [q], [v], kind="grazing", parameters=("wall", "frequency"), bounds=((-2.5, -0.3), (1.1, 1.9)), period=period,
-        args=args, e=E, points=8,
+        SHAW_HOLMES, [q], [v], kind="grazing", parameters=("wall", "frequency"), bounds=((-2.5, -0.3), (1.1, 1.9)),
+        period=period, args=args, e=E, points=8,
     )  # fmt: skip
     assert len(curve.x) == 8 and np.all(np.diff(curve.y) > 0)
     np.testing.assert_allclose(curve.x, -amplitude(curve.y), rtol=0, atol=DIGITS)
@@ -37,8 +38,8 @@ def test_the_curve_of_period_doublings_is_that_of_the_closed_form():
     t0 = 0.5 * 2 * np.pi / start
     (q,), (v,) = exact(np.array([t0]))
     curve = analysis.continue_curve(
-        SHAW_HOLMES, q, v, kind="period doubling", parameters=("frequency", "wall"), bounds=((2.0, 3.0), (-0.3, 0.2)), period=period,
-        args=arguments(Z, start + 1e-3, WALL, shift), e=E, t0=t0, points=5,
+        SHAW_HOLMES, q, v, kind="period doubling", parameters=("frequency", "wall"), bounds=((2.0, 3.0), (-0.3, 0.2)),
+        period=period, args=arguments(Z, start + 1e-3, WALL, shift), e=E, t0=t0, points=5,
     )  # fmt: skip
 
     def at_minus_one(w, wall):
@@ -54,7 +55,8 @@ def test_the_curve_of_period_doublings_is_that_of_the_closed_form():
 
 @pytest.mark.slow
 def test_the_curve_of_folds_meets_a_cusp_where_it_is():
-    """q'' = a + b q - q^3 - q', with no forcing but a period of one: equilibria fold where a^2 = 4 b^3 / 27; the cusp at (0, 0) is passed."""
+    """q'' = a + b q - q^3 - q', with no forcing but a period of one: equilibria fold where a^2 = 4 b^3 / 27;
+    the cusp at (0, 0) is passed."""
     problem = ji.Problem(
         lambda t, q, v, args: args["a"] + args["b"] * q - q**3 - v + 0 * jnp.sin(t), lambda t, q, args: q + 9.0
     )

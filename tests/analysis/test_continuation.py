@@ -1,4 +1,5 @@
-"""Branches of periodic orbits and their events, against the closed forms of the Shaw-Holmes family and of systems without impacts."""
+"""Branches of periodic orbits and their events, against the closed forms of the Shaw-Holmes family and
+of systems without impacts."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -46,7 +47,8 @@ def test_a_located_parameter_is_as_accurate_as_the_scheme():
     for steps in (STEPS, 4 * STEPS):
         branch = follow((Z, W, WALL, E), parameter="frequency", bounds=(2.0, 2.7), step=0.1, steps=steps)
         errors.append(abs(only(branch, "period doubling").parameter - doubling_frequency()))
-    # second order at h = 0.026 and a quarter of it; where in its step the impact falls makes up to a quarter of an order
+    # second order at h = 0.026 and a quarter of it; where in its step the impact falls makes up to a quarter of an
+    # order
     assert np.isclose(np.log2(errors[0] / errors[1]) / 2, 2, atol=0.25)
 
 
@@ -90,8 +92,8 @@ def test_a_free_orbit_touches_the_wall():
     wall, w = -0.5, 3.0
     lag = np.arctan2(2 * Z * w, 1 - w**2)
     branch = continue_orbit(
-        SHAW_HOLMES, [amplitude(w)], [0.0], args=arguments(Z, w, wall, 0.0), e=E, t0=lag / w, period=period, steps=STEPS,
-        parameter="frequency", bounds=(1.2, 3.2), direction=-1, step=0.1,
+        SHAW_HOLMES, [amplitude(w)], [0.0], args=arguments(Z, w, wall, 0.0), e=E, t0=lag / w, period=period,
+        steps=STEPS, parameter="frequency", bounds=(1.2, 3.2), direction=-1, step=0.1,
     )  # fmt: skip
     event = only(branch, "grazing")
     assert branch.ended == "grazing" and event.detail == "clearance"
@@ -107,7 +109,8 @@ def test_a_free_orbit_touches_the_wall():
 
 @pytest.mark.slow
 def test_a_second_contact():
-    """In slow forcing the orbit comes back to the wall once more within the period: the minimum of the closed form vanishes."""
+    """In slow forcing the orbit comes back to the wall once more within the period:
+    the minimum of the closed form vanishes."""
 
     def least(w):
         exact, _, _ = oscillators.periodic_orbit(Z, w, WALL, E)
@@ -126,7 +129,8 @@ def test_a_second_contact():
 
 @pytest.mark.slow
 def test_a_fold_over_the_wall():
-    """The transient x solves a x^2 - 2 wall x + wall^2 - amplitude^2 = 0: two orbits meet at wall^2 = a/(a - 1) amplitude^2."""
+    """The transient x solves a x^2 - 2 wall x + wall^2 - amplitude^2 = 0:
+    two orbits meet at wall^2 = a/(a - 1) amplitude^2."""
     flow = free_flow(Z, 2 * np.pi / W)
     y_x = (1 - flow[0, 0]) / flow[0, 1]
     v_x = ((1 - flow[1, 1]) * y_x - flow[1, 0]) * E / (1 + E)
@@ -162,15 +166,18 @@ def test_a_branch_of_period_two_folds_back_at_the_period_doubling():
         args=given["args"], e=E, scheme=ji.EventCorrected(), save="final",
     )  # fmt: skip
     twice = continue_orbit(
-        SHAW_HOLMES, motion.q[-1], motion.v[-1], parameter="frequency", bounds=(2.0, 2.6), direction=-1, cycles=2, **given
+        SHAW_HOLMES, motion.q[-1], motion.v[-1], parameter="frequency", bounds=(2.0, 2.6), direction=-1, cycles=2,
+        **given
     )  # fmt: skip
     assert np.allclose(twice.impacts, 2) and twice.period[0] == pytest.approx(2 * 2 * np.pi / 2.5)
-    # the same discrete map; but two branches cross there, and a tangent between them is found to the root of the tolerance
+    # the same discrete map; but two branches cross there, and a tangent between them is found to the root of the
+    # tolerance
     assert only(twice, "fold").parameter == pytest.approx(doubling.parameter, abs=1e-4)
 
 
 def test_a_branch_from_a_bound():
-    """Outwards it has the one point where it starts, which was there twice; inwards it goes to the other bound. The orbit meets no wall, whatever e."""
+    """Outwards it has the one point where it starts, which was there twice; inwards it goes to the other bound. The
+    orbit meets no wall, whatever e."""
     spring = ji.Problem(lambda t, q, v, args: -q - v, lambda t, q, args: q + 1.0)
     given = {"parameter": "e", "bounds": (0.5, 1.0), "e": 1.0, "period": 1.0, "steps": 10, "step": 0.5}
     out, into = (continue_orbit(spring, [0.0], [0.0], direction=direction, **given) for direction in (1, -1))
@@ -190,7 +197,8 @@ def test_restitution_down_to_zero():
 
 @pytest.mark.slow
 def test_orbits_of_a_conservative_system_are_a_family():
-    """A bouncing ball that loses nothing: the parameter stays 0 along the branch, and there is no event on it; periods to the tolerance of orbits."""
+    """A bouncing ball that loses nothing: the parameter stays 0 along the branch, and there is no event on it; periods
+    to the tolerance of orbits."""
     ball = ji.Problem(lambda t, q, v, args: -1.0 - args["drag"] * v, lambda t, q, args: q, restitution=1.0)
     family = continue_orbit(
         ball, [1.0], [0.0], parameter="drag", bounds=(-0.1, 0.1), args={"drag": 0.0}, period=8**0.5,

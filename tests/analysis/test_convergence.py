@@ -41,8 +41,10 @@ SWEEPS = {
     ("inelastic-chain", "N=100"): (500, 2_000, 3, 1),
 }
 DEFAULT = (600, 20_000, 5, PHASES)
-# of many coordinates or gaps, which take long to compile, and of a mass that varies, of which `test_methods` asks all schemes
-LONG = ("spheres", "growing-spheres", "inelastic-chain", "cradle", "hypercube", "skew-balls", "falling-block", "adly-thieu",
+# of many coordinates or gaps, which take long to compile, and of a mass that varies, of which `test_methods` asks all
+# schemes
+LONG = ("spheres", "growing-spheres", "inelastic-chain", "cradle", "hypercube", "skew-balls", "falling-block",
+    "adly-thieu",
         "adly-thieu-corner", "polar-particle")  # fmt: skip
 
 COMBINATIONS = [
@@ -58,7 +60,8 @@ SHORT = ("bouncing-ball", "shaw-holmes", "lift-off", "groove", "bowl", "cylinder
 
 
 def parameters():
-    """The default suite holds a few problems once, their schemes in turn, with each projection; `test_catalogue_values.py` has all."""
+    """The default suite holds a few problems once, their schemes in turn, with each projection;
+    `test_catalogue_values.py` has all."""
     names = [entry.name for entry in catalogue.entries() if entry.name not in LONG]
     other = dict(zip(names, itertools.cycle(["projected-gradient", *[None] * 6, "admm", *[None] * 6]), strict=False))
     turn = dict(zip(names, itertools.count(), strict=False))

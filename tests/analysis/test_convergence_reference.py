@@ -22,7 +22,8 @@ def both(name, case, scheme, **options):
 
 @pytest.mark.parametrize("scheme", [ji.PaoliSchatzman(), ji.MoreauJean(), ji.EventCorrected()], ids=repr)
 def test_errors_are_those_against_the_exact_motion(scheme):
-    """Every error is known up to the reference's own, which is estimated: the difference is below it, or a tenth of the error."""
+    """Every error is known up to the reference's own, which is estimated: the difference is below it,
+    or a tenth of the error."""
     exact, found = both("resonant-oscillator", "e=1/2", scheme)
     assert "EventDriven" in found.reference and found.steps.tolist() == STEPS
     for name in ("position", "velocity"):
@@ -51,10 +52,12 @@ def test_a_limit_of_its_own(tmp_path):
 
 
 def test_a_table_for_a_paper():
-    """Every row of the LaTeX table has as many cells as columns, and the numbers of the text; what is unknown is a dash, or below a bound."""
+    """Every row of the LaTeX table has as many cells as columns, and the numbers of the text; what is unknown is a
+    dash, or below a bound."""
     found = Convergence(
-        np.array([101, 1009]), np.array([1e-2, 1e-3]), np.array([3e-3, 1e-17]), np.array([0.25, 0.0]), np.full(2, np.nan),
-        np.zeros(2), np.zeros(2), "the exact motion", {"position": 1e-16, "velocity": 0.0, "impulse": 0.0},
+        np.array([101, 1009]), np.array([1e-2, 1e-3]), np.array([3e-3, 1e-17]), np.array([0.25, 0.0]),
+        np.full(2, np.nan), np.zeros(2), np.zeros(2), "the exact motion",
+        {"position": 1e-16, "velocity": 0.0, "impulse": 0.0},
     )  # fmt: skip
     lines = found.table(latex=True).splitlines()
     assert lines[0] == r"\begin{tabular}{rrrrrr}" and lines[-3] == r"\end{tabular}"
@@ -99,7 +102,8 @@ def by_tolerance(**options):
 
 
 def test_errors_over_tolerances_are_in_proportion(tmp_path):
-    """The scheme follows from rtols; order 1 over rtol, and the errors against a hundredth of the smallest are those against the exact motion."""
+    """The scheme follows from rtols; order 1 over rtol, and the errors against a hundredth of the smallest are those
+    against the exact motion."""
     case = DAMPED[1]
     exact, found = by_tolerance(exact=case.exact, impulse=case.impulse), by_tolerance(scheme=ji.EventDriven())
     np.testing.assert_array_equal(exact.rtols, RTOLS)

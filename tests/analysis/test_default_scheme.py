@@ -1,4 +1,5 @@
-"""Analyses without steps: by `EventDriven`, as accurate as its tolerance, against closed forms of the impact oscillator."""
+"""Analyses without steps: by `EventDriven`, as accurate as its tolerance,
+against closed forms of the impact oscillator."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -92,7 +93,8 @@ def test_a_diagram_and_basins_need_no_steps():
 
 
 def test_a_map_over_two_parameters_needs_no_steps():
-    """The orbit of one impact in each period, for which its own numbers are among those of the map; and no impact where the wall is out of reach."""
+    """The orbit of one impact in each period, for which its own numbers are among those of the map; and no impact where
+    the wall is out of reach."""
     values = [W], [WALL, -9.0]
     found = analysis.two_parameter_map(
         SHAW_HOLMES, Q, V, parameters=("frequency", "wall"), values=values, cycles=4, **FORCED

@@ -1,4 +1,5 @@
-"""`Solution.at(t, problem)`: between rows as accurate as the scheme, near impacts too, with the derivative of the motion."""
+"""`Solution.at(t, problem)`: between rows as accurate as the scheme, near impacts too,
+with the derivative of the motion."""
 
 import jax
 import jax.numpy as jnp
@@ -63,8 +64,8 @@ def test_a_scheme_whose_state_is_more_than_a_row_is_refused():
 @pytest.mark.slow
 def test_states_between_rows_of_a_rod_have_the_impulses_of_its_joint():
     rod = ji.Problem(
-        lambda t, q, v, args: jnp.array([0.0, -9.81]), lambda t, q, args: q[:1] + 0.3, joints=lambda t, q, args: jnp.array([q @ q - 1.0]),
-        restitution=0.7,
+        lambda t, q, v, args: jnp.array([0.0, -9.81]), lambda t, q, args: q[:1] + 0.3, joints=lambda t, q,
+        args: jnp.array([q @ q - 1.0]), restitution=0.7,
     )  # fmt: skip
     start, scheme = ([np.sin(0.5), -np.cos(0.5)], [0.0, 0.0]), ji.EventDriven(1e-12, 1e-12)
     times = np.array([0.33, 0.777, 1.5])

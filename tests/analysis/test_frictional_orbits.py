@@ -1,4 +1,5 @@
-"""Orbits with friction: Den Hartog's motions whose slip turns round, stick-slip on a belt, their multipliers, exponents and basins, by closed forms."""
+"""Orbits with friction: Den Hartog's motions whose slip turns round, stick-slip on a belt, their multipliers, exponents
+and basins, by closed forms."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -25,7 +26,8 @@ ARGS = BELT.case().args
 
 
 def den_hartog(r):
-    """Amplitude of a motion that does not rest, and the ratio of its accelerations behind and before a turn (J. P. Den Hartog, Trans. ASME 53 (1931))."""
+    """Amplitude of a motion that does not rest, and the ratio of its accelerations behind and before a turn (J. P. Den
+    Hartog, Trans. ASME 53 (1931))."""
     response = 1 / (1 - r**2)
     damping = np.sin(np.pi / r) / (r * (1 + np.cos(np.pi / r)))
     x = np.sqrt((FORCE * response) ** 2 - (RUB * damping) ** 2)
@@ -43,11 +45,12 @@ def stick_slip(belt):
 
 
 def test_a_branch_of_motions_that_turn_round():
-    """A turn takes the variation of v by the ratio of accelerations, two of them the determinant: the multipliers are a complex pair of that modulus."""
+    """A turn takes the variation of v by the ratio of accelerations, two of them the determinant: the multipliers are a
+    complex pair of that modulus."""
     first, _ = den_hartog(1.5)
     start = ji.solve(
-        SHAKEN, [first, 0.0], [0.0, 0.0], t1=15 * PERIOD({"frequency": 1.5}), steps=15 * 200, args={"frequency": 1.5}, scheme=SCHEME,
-        save="final",
+        SHAKEN, [first, 0.0], [0.0, 0.0], t1=15 * PERIOD({"frequency": 1.5}), steps=15 * 200, args={"frequency": 1.5},
+        scheme=SCHEME, save="final",
     )  # fmt: skip
     branch = analysis.continue_orbit(
         SHAKEN, start.q[-1], start.v[-1], parameter="frequency", bounds=(1.45, 1.9), period=PERIOD, steps=200,
@@ -65,11 +68,12 @@ def test_a_branch_of_motions_that_turn_round():
 
 
 def test_rests_begin_where_friction_would_hold_a_turn():
-    """With more friction the contact rests at both turns: from where it balances spring and force at a turn, mu g = r^2 x(mu) for the amplitude x."""
+    """With more friction the contact rests at both turns: from where it balances spring and force at a turn, mu g = r^2
+    x(mu) for the amplitude x."""
     r = 1.5
     start = ji.solve(
-        SHAKEN, [den_hartog(r)[0], 0.0], [0.0, 0.0], t1=15 * PERIOD({"frequency": r}), steps=15 * 200, args={"frequency": r}, scheme=SCHEME,
-        save="final",
+        SHAKEN, [den_hartog(r)[0], 0.0], [0.0, 0.0], t1=15 * PERIOD({"frequency": r}), steps=15 * 200,
+        args={"frequency": r}, scheme=SCHEME, save="final",
     )  # fmt: skip
     branch = analysis.continue_orbit(
         SHAKEN, start.q[-1], start.v[-1], parameter="friction", bounds=(RUB / G, 0.8 / G), period=PERIOD, steps=200,
@@ -101,15 +105,16 @@ def test_stick_slip_ends_where_the_swing_only_just_reaches_the_belt():
 
     last, belt = brentq(fastest, 0.3, 1.0), 0.4
     branch = analysis.continue_orbit(
-        damped, [centre, 0.0], [-0.57, 0.0], args=ARGS | {"belt": belt}, parameter="belt", bounds=(0.3, 0.8), period=2.2,
-        surface=lambda t, q, v, args: centre - q[0], steps=400, scheme=SCHEME,
+        damped, [centre, 0.0], [-0.57, 0.0], args=ARGS | {"belt": belt}, parameter="belt", bounds=(0.3, 0.8),
+        period=2.2, surface=lambda t, q, v, args: centre - q[0], steps=400, scheme=SCHEME,
     )  # fmt: skip
     assert branch.ended == "end of sticking" and branch.events[-1].detail == "slip"
     assert branch.events[-1].parameter == pytest.approx(last, rel=3e-4)  # 400 steps leave some (2 pi/400)^2
 
 
 def test_a_branch_of_stick_slip():
-    """While it sticks all is forgotten but the time, which a surface leaves out: every multiplier is zero, and the period known."""
+    """While it sticks all is forgotten but the time, which a surface leaves out: every multiplier is zero,
+    and the period known."""
     period, centre, speed = stick_slip(ARGS["belt"])
     branch = analysis.continue_orbit(
         BELT.problem, [centre, 0.0], [speed, 0.0], args=ARGS, parameter="belt", bounds=(0.2, 1.5), period=period,
@@ -121,7 +126,8 @@ def test_a_branch_of_stick_slip():
 
 
 def test_lyapunov_exponents_with_friction():
-    """The sum over the motion that turns round is twice log(ratio) / period; of stick-slip one is zero, along time, and the others forget."""
+    """The sum over the motion that turns round is twice log(ratio) / period; of stick-slip one is zero, along time,
+    and the others forget."""
     interval = 2 * np.pi / 1.5
     turning = analysis.lyapunov(
         SHAKEN, [-0.66, 0.0], [0.408, 0.0], interval=interval, steps=200, intervals=20, skip=10, args={"frequency": 1.5}
@@ -136,15 +142,16 @@ def test_lyapunov_exponents_with_friction():
 
 
 def test_basins_of_rest_and_of_stick_slip():
-    """With a damper the place where spring and friction balance attracts, too: all from where the swing never reaches the speed of the belt."""
+    """With a damper the place where spring and friction balance attracts, too: all from where the swing never reaches
+    the speed of the belt."""
     damping, centre = 0.3, stick_slip(1.0)[1]
     damped = BELT.problem.replace(
         force=lambda t, q, v, args: jnp.stack([-args["stiffness"] * q[0] - damping * v[0], -args["gravity"] + 0 * q[1]])
     )
     x, y = np.linspace(-0.2, 0.6, 17), np.linspace(-0.9, 0.45, 10)
     found = analysis.basins(
-        damped, x=x, y=y, period=2.2, steps=200, cycles=4, skip=60, args=ARGS, scheme=SCHEME, q0=[0.0, 0.0], v0=[0.0, 0.0],
-        surface=lambda t, q, v, args: centre - q[0], direction=1,
+        damped, x=x, y=y, period=2.2, steps=200, cycles=4, skip=60, args=ARGS, scheme=SCHEME, q0=[0.0, 0.0],
+        v0=[0.0, 0.0], surface=lambda t, q, v, args: centre - q[0], direction=1,
     )  # fmt: skip
     flow = expm(np.array([[0.0, 1.0], [-ARGS["stiffness"], -damping]]) * 0.005)
     start = np.stack(np.meshgrid(x - centre, y))

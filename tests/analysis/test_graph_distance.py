@@ -30,7 +30,8 @@ def test_a_late_jump_is_off_by_its_delay(late):
 
 
 def test_it_is_a_distance():
-    """Zero for itself, symmetric, and no longer than a way round; two rows of a time in any split are the same curve."""
+    """Zero for itself, symmetric, and no longer than a way round; two rows of a time in
+    any split are the same curve."""
     rng = np.random.default_rng(0)
     a, b, c = (random_rows(rng, n, 2) for n in (7, 12, 30))
     far = lambda x, y: analysis.graph_distance(x, y, scale=1.0)
@@ -56,7 +57,8 @@ def test_it_is_that_of_all_pairs_of_points(d):
     slow(ji.PaoliSchatzman(), "e=0", 1), (ji.MoreauJean(), "e=1/2", 1), slow(ji.EventCorrected(), "e=1/2", 1)
 ])  # fmt: skip
 def test_the_ball_converges_in_it_at_first_order(scheme, case, order, tmp_path):
-    """Delays of impacts are O(h), as is what is left of an accumulation. The reference by substeps agrees with the exact motion."""
+    """Delays of impacts are O(h), as is what is left of an accumulation.
+    The reference by substeps agrees with the exact motion."""
     ball, case = catalogue.get("bouncing-ball"), catalogue.get("bouncing-ball").case(case)
     run = lambda **more: ji.convergence(
         ball.problem, case.q0, case.v0, t1=case.t1, args=case.args, e=case.restitution, scheme=scheme,

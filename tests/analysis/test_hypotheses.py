@@ -51,7 +51,8 @@ def test_obtuse_corner_is_named():
 
 @pytest.mark.parametrize("clearance", [0.0, 1e-9])
 def test_opposite_gaps_closed_together_are_named(clearance):
-    """A coordinate held by f and -f + clearance: their gradients are dependent, and which of them pushes is not defined."""
+    """A coordinate held by f and -f + clearance: their gradients are dependent,
+    and which of them pushes is not defined."""
     gaps = lambda t, q, args: jnp.stack([q[0], clearance - q[0], q[1]])
     problem = ji.Problem(lambda t, q, v, args: jnp.array([0.0, -9.81]), gaps)
     solution = ji.solve(problem, [0.0, 1.0], [0.0, 0.0], t1=0.5, h=1e-2)
@@ -126,7 +127,8 @@ def test_another_problems_solution_is_refused():
 
 @pytest.mark.parametrize(("steps", "deep"), [slow(60, True), (1200, False)])
 def test_penetrations_that_add_up_along_a_chain_are_named(steps, deep):
-    """MoreauJean lets every contact of a chain sink in by O(h): at 60 steps by as much as gaps open, at 1200 by a twentieth."""
+    """MoreauJean lets every contact of a chain sink in by O(h): at 60 steps by as much as gaps open,
+    at 1200 by a twentieth."""
     problem = catalogue.get("inelastic-chain").problem
     case = catalogue.get("inelastic-chain").case("N=8")
     data = {"t1": case.t1, "args": case.args, "e": case.restitution}
@@ -154,7 +156,8 @@ def test_a_body_at_rest_has_no_step_that_is_too_large(place):
 
 
 def test_friction_is_told_by_its_bound_and_its_theorems():
-    """A rod's end on a floor: mu |A_nt| / A_nn = mu 3 |cos sin| / (1 + 3 cos^2), at an angle of 1 above 1 from mu = 1.375 on."""
+    """A rod's end on a floor: mu |A_nt| / A_nn = mu 3 |cos sin| / (1 + 3 cos^2),
+    at an angle of 1 above 1 from mu = 1.375 on."""
     rod = ji.Problem(
         lambda t, q, v, args: jnp.stack([0 * q[0], 0 * q[0] - 9.81, 0 * q[0]]),
         lambda t, q, args: (q[1] - jnp.sin(q[2]))[None],

@@ -21,12 +21,14 @@ def slope(h, error):
 
 
 def several(name, case, counts, scheme):
-    """A case, and its impacts and the step for each number of steps, in one batch: as many steps for all, some beyond t1."""
+    """A case, and its impacts and the step for each number of steps, in one batch: as many steps for all,
+    some beyond t1."""
     entry = catalogue.get(name)
     case = entry.case(case)
     h = case.t1 / np.array(counts)
     batch = ji.ensemble(
-        entry.problem, case.q0, case.v0, t1=max(counts) * h, h=h, args=case.args, e=case.restitution, scheme=scheme, save=1
+        entry.problem, case.q0, case.v0, t1=max(counts) * h, h=h, args=case.args, e=case.restitution, scheme=scheme,
+        save=1
     )  # fmt: skip
     records = impacts(entry.problem, batch, args=case.args)
     return case, [(records.of(lane), step) for lane, step in enumerate(h)]
@@ -43,7 +45,8 @@ def found(name, case, steps, scheme):
     [("resonant-oscillator", "e=1/2"), pytest.param("shaw-holmes", "damped", marks=pytest.mark.slow)],
 )
 def test_times_and_their_order(name, case, label):
-    """Given the motion before it an impact is known to O(h^2); behind it the motion is late by O(h), except event-corrected.
+    """Given the motion before it an impact is known to O(h^2); behind it the motion is late by O(h),
+    except event-corrected.
 
     The phase of an impact in its step scatters the errors of the schemes of first order: the worst of all impacts, over
     three bands of three primes, and an order half of one off at most.
@@ -183,9 +186,9 @@ EVERY = [ji.PaoliSchatzman(), ji.MoreauJean(), ji.EventCorrected(), ji.Maury(), 
 def test_a_solution_knows_its_scheme(scheme):
     """One fall from q = 1 under g = -2: the impact is at t = 1, with 2; its velocity is that of the time of the impact.
 
-    Positions of `PaoliSchatzman` and of the half kick lie on the parabola, so that times are exact but for rounding; of the
-    other schemes of first order they fall behind or run ahead of it by up to h |v|/2. A wrong lag moves them by h/2 too, and a
-    velocity, exact here for every scheme, by h.
+    Positions of `PaoliSchatzman` and of the half kick lie on the parabola, so that times are exact but for rounding; of
+    the other schemes of first order they fall behind or run ahead of it by up to h |v|/2. A wrong lag moves them by h/2
+    too, and a velocity, exact here for every scheme, by h.
     """
     fall = ji.Problem(lambda t, q, v, args: -2.0 * jnp.ones(1), lambda t, q, args: q)
     h = 0.013
@@ -214,7 +217,8 @@ def test_another_scheme_is_refused():
 
 
 def test_a_rebound_that_no_step_shows():
-    """e = 0.001: the ball rests at once as far as steps can show; with e known, that is an accumulation, with e = 0 it is none."""
+    """e = 0.001: the ball rests at once as far as steps can show; with e known, that is an accumulation,
+    with e = 0 it is none."""
     entry = catalogue.get("bouncing-ball")
     case = entry.case("e=1/2")
     options = {"t1": 5.0, "args": case.args}
@@ -241,7 +245,8 @@ def test_functions_may_look_up_entries_of_args():
     "scheme", [ji.EventDriven(), slow(ji.MoreauJean()), slow(ji.PaoliSchatzman())], ids=lambda s: type(s).__name__
 )
 def test_another_restitution_is_refused(scheme):
-    """With e = 0 for a ball that rebounds by .7, nothing accumulates; without e impacts of `EventDriven` had the velocities of a ball that stays."""
+    """With e = 0 for a ball that rebounds by .7, nothing accumulates; without e impacts of `EventDriven` had the
+    velocities of a ball that stays."""
     ball = ji.Problem(lambda t, q, v, args: -9.81 + 0 * q, lambda t, q, args: q)
     found = ji.solve(ball, [1.0], [0.0], t1=3.0, h=0.01, e=0.7, scheme=scheme)
     given, plain = found.impacts(ball, e=0.7), found.impacts(ball)

@@ -1,4 +1,5 @@
-"""Lyapunov exponents against an event-driven reference in numpy, determinants in closed form, and motions without any chaos."""
+"""Lyapunov exponents against an event-driven reference in numpy, determinants in closed form,
+and motions without any chaos."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Periodic orbits and Floquet multipliers, against closed forms derived here by hand.
 
 For q'' = F(t, q, v), q >= wall, an impact at speed v- < 0 maps deviations by the saltation matrix
-S = [[-e, 0], [(a+ + e a-)/v-, -e]], a-+ the accelerations before and after; the free flow of the damped oscillator is a matrix
-Phi. One impact a period: monodromy S Phi(T), of determinant e^2 exp(-2 z T).
+S = [[-e, 0], [(a+ + e a-)/v-, -e]], a-+ the accelerations before and after; the free flow of the damped oscillator is a
+matrix Phi. One impact a period: monodromy S Phi(T), of determinant e^2 exp(-2 z T).
 """
 
 import jax.numpy as jnp
@@ -73,7 +73,8 @@ def test_a_batch_finds_unstable_orbits_and_flags_the_lane_that_fails():
     args["amplitude"] = np.array([1.0, 1.0, 1.0, 1.0, 1e308])
     axes = {"damping": None, "amplitude": 0, "frequency": 0, "shift": 0, "wall": None}
     found = periodic_orbit(
-        SHAW_HOLMES, q0, v0, period=lambda a: 2 * np.pi / a["frequency"], t0=t0, steps=400, args=args, args_axes=axes, e=0.8
+        SHAW_HOLMES, q0, v0, period=lambda a: 2 * np.pi / a["frequency"], t0=t0, steps=400, args=args, args_axes=axes,
+        e=0.8
     )  # fmt: skip
     assert found.converged.tolist() == [True, True, True, True, False]
     assert found.stable.tolist() == [True, True, False, False, False]

@@ -1,4 +1,5 @@
-"""Predictions of Kalman filters against closed forms: flight without impacts, the saltation matrix of one, times of bounces, and refusals."""
+"""Predictions of Kalman filters against closed forms: flight without impacts, the saltation matrix of one, times of
+bounces, and refusals."""
 
 import jax
 import jax.numpy as jnp
@@ -95,7 +96,8 @@ def test_float32_stays():
         BALL, np.float32(BOUNCE), np.float32(SPREAD), T, output=first_bounce, method="sigma", **OWN
     )
     assert {x.dtype for x in found[:4]} == {np.dtype(np.float32)}
-    # the impact is 43 ms off the end, which all points stay on one side of; their mean is that of the bounce to second order of 3 sigma
+    # the impact is 43 ms off the end, which all points stay on one side of; their mean is that of the bounce to second
+    # order of 3 sigma
     np.testing.assert_allclose(found.mean, bounced(jnp.array(BOUNCE)), atol=0.05)
 
 

@@ -1,4 +1,5 @@
-"""Runs of steps with an impulse: impacts and lasting contact told apart, seams, the threshold, and one answer everywhere."""
+"""Runs of steps with an impulse: impacts and lasting contact told apart, seams, the threshold,
+and one answer everywhere."""
 
 import numpy as np
 import pytest
@@ -26,7 +27,8 @@ def summary(found):
 
 
 def test_impacts_and_lasting_contact():
-    """Contact lasts when it pushes in more than two steps beyond those of an impact; a hard push at its start is an impact."""
+    """Contact lasts when it pushes in more than two steps beyond those of an impact;
+    a hard push at its start is an impact."""
     steps = np.zeros(24)
     steps[[0, 2, 3, 5, 6, 7]] = 1.0
     steps[9:13], steps[14:19], steps[20:24] = 1.0, 0.1, 0.1
@@ -86,7 +88,8 @@ def test_motions_without_impulses_or_numbers():
 
 
 def test_the_table_has_the_same_runs():
-    """A ball with e = 1/2: every impact of the table, and the lasting contact that ends them, is a run and the other way round."""
+    """A ball with e = 1/2: every impact of the table, and the lasting contact that ends them,
+    is a run and the other way round."""
     ball = catalogue.get("bouncing-ball")
     case = ball.case("e=1/2")
     motion = ji.solve(ball.problem, case.q0, case.v0, t1=case.t1, steps=1009, args=case.args, e=0.5)

@@ -64,7 +64,8 @@ def test_periods_impacts_and_states_of_the_reference():
 
 @pytest.mark.slow
 def test_states_are_of_second_order():
-    """Half the step, a quarter of the difference, at six frequencies in the geometric mean; 3 leaves room for phases."""
+    """Half the step, a quarter of the difference, at six frequencies in the geometric mean;
+    3 leaves room for phases."""
     assert np.exp(np.mean(np.log(largest_differences(100) / largest_differences(200)))) > 3
 
 
@@ -95,7 +96,8 @@ def test_a_linear_oscillator_meets_its_own_solution():
 
 @pytest.mark.slow
 def test_ways_to_say_the_same():
-    """A period may be a function, an array or, for equal lanes, a number; a section goes on where a shorter one ended."""
+    """A period may be a function, an array or, for equal lanes, a number;
+    a section goes on where a shorter one ended."""
     args = args_of(np.linspace(2.0, 3.0, 7), 0.05)
     axes = AXES | {"shift": None}
     options = {
@@ -123,7 +125,8 @@ def test_ways_to_say_the_same():
 
 @pytest.mark.slow
 def test_groups_of_lanes():
-    """Lanes too many for one group, of 256 MB of rows, give what a few do: far from the wall, where round-off dies out."""
+    """Lanes too many for one group, of 256 MB of rows, give what a few do: far from the wall,
+    where round-off dies out."""
     args = args_of(np.linspace(2.0, 3.0, 7), 0.05, -100.0)
     few = {"steps": 6, "cycles": 50, "skip": 50, "scheme": ji.MoreauJean(), "args_axes": AXES | {"shift": None}}
     lanes = np.arange(7 * 24000) % 7
@@ -179,7 +182,8 @@ def test_a_period_is_asked_for_lane_by_lane():
 
 
 def made(orbit, left, multiplier, n=32):
-    """Sections of orbits (p,) with states left + what is left of a transient, `left` * multiplier^k of one complex mode."""
+    """Sections of orbits (p,) with states left + what is left of a transient,
+    `left` * multiplier^k of one complex mode."""
     k = np.arange(n)
     z = np.resize(np.asarray(orbit, complex), n) + left * np.power(complex(multiplier), k / len(orbit))
     t, one = k[None].astype(float), np.ones(1)
@@ -209,7 +213,8 @@ def test_a_slow_transient_is_no_period(orbit):
 
 
 def test_an_oscillator_that_touches_nothing_has_period_one():
-    """Its transient flips sign once a period and loses 3 % of its size: two periods later it seems to have come back."""
+    """Its transient flips sign once a period and loses 3 % of its size:
+    two periods later it seems to have come back."""
     args = args_of(2.0, 0.01, -100.0)
     options = {"period": forcing_period, "steps": 30, "cycles": 16, "args": args, "scheme": ji.MoreauJean()}
     early, late = (period_of(stroboscopic(PROBLEM, [0.5], [0.0], skip=skip, **options)) for skip in (310, 900))

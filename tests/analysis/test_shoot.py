@@ -1,4 +1,5 @@
-"""Optimal control across impacts against motions by hand: one constant force, a free final time, flights without impacts, and parabolas."""
+"""Optimal control across impacts against motions by hand: one constant force, a free final time, flights without
+impacts, and parabolas."""
 
 import jax.numpy as jnp
 import numpy as np

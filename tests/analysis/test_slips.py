@@ -9,7 +9,8 @@ from jaximpact.analysis import ContactMode
 
 G, MU, PULL = 9.81, 0.3, 4.0
 SCHEME = ji.MoreauJean()
-# a block at 1 m/s on a rough floor, pulled ever harder: 1 - mu g t + F t^2 / 2 = 0 where it stops, F t = mu g where it breaks away
+# a block at 1 m/s on a rough floor, pulled ever harder: 1 - mu g t + F t^2 / 2 = 0 where it stops, F t = mu g where it
+# breaks away
 BLOCK = ji.Problem(
     lambda t, q, v, args: jnp.stack([args["F"] * t, -G]),
     lambda t, q, args: q[1:],
@@ -62,7 +63,8 @@ def test_lanes_float32_and_files(tmp_path):
 
 
 def test_reversals_of_a_shaken_block():
-    """A cos(w t) against mu g < A: v has the sign of the phase before, and never rests while the pull exceeds friction."""
+    """A cos(w t) against mu g < A: v has the sign of the phase before,
+    and never rests while the pull exceeds friction."""
     shaken = BLOCK.replace(force=lambda t, q, v, args: jnp.stack([12 * jnp.cos(5 * t), -G]), friction=0.2)
     ends = [ji.solve(shaken, [0.0, 0.0], [0.0, 0.0], t1=1.0, steps=n, scheme=SCHEME).slips(shaken) for n in (150, 1500)]
     assert all(one.kind.tolist() == ["reversal"] for one in ends)
@@ -104,7 +106,8 @@ def test_what_has_no_slips_is_refused():
 
 
 def test_a_scheme_that_locates_events_has_slips_at_the_ends_of_its_steps():
-    """Its steps may hold a stop within: times to h^2, modes of all steps but those; the work is that of the scheme's energies."""
+    """Its steps may hold a stop within: times to h^2, modes of all steps but those;
+    the work is that of the scheme's energies."""
     call = CALL | {"h": 1e-2, "scheme": ji.EventCorrected()}
     motion = ji.solve(BLOCK, [0.0, 0.0], [1.0, 0.0], **call)
     found = motion.slips(BLOCK, args=call["args"])

@@ -1,4 +1,5 @@
-"""Many bodies: the same as dense constraints, near pairs against a k-d tree, exact motions, what is kept over whole runs."""
+"""Many bodies: the same as dense constraints, near pairs against a k-d tree, exact motions,
+what is kept over whole runs."""
 
 import itertools
 
@@ -436,14 +437,16 @@ def test_velocities_after_an_impact_have_the_derivative_at_their_time():
 
     state = jnp.array([-0.5, 0.02, 0.6, 0.0, 3.0, 0.0, -1.0, 0.2])
     dense = jax.jacfwd(end)(state, False)
-    # apart again: velocities lag by h/2, which the derivative makes up for by h/2 da/dq = 0.1 dq; 1e-12 m/s over 30 steps
+    # apart again: velocities lag by h/2, which the derivative makes up for by h/2 da/dq = 0.1 dq; 1e-12 m/s over 30
+    # steps
     assert np.allclose(jax.jacrev(end)(state, True), dense, rtol=0, atol=1e-10)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lists", [False, True])
 def test_an_impact_at_the_end_is_told_of_lists_as_of_all_pairs(lists):
-    """Two disks fly at each other and meet at .14 s: a derivative is not to be trusted where a motion ends just behind that, and later it is."""
+    """Two disks fly at each other and meet at .14 s: a derivative is not to be trusted where a motion ends just behind
+    that, and later it is."""
     problem, projection = disks([0.2, 0.25], lists=lists), TIGHT if lists else ji.ActiveSet()
     options = {"scheme": ji.Maury(), "projection": projection, "sensitivity": "corrected", "save": "final"}
     ends = [ji.solve(problem, [-0.5, 0, 0.6, 0], [3.0, 0, -1.7, 0], t1=t1, h=1e-2, **options) for t1 in (0.14, 0.3)]

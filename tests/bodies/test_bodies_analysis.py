@@ -1,4 +1,5 @@
-"""What analyses see of listed bodies: the same as of dense constraints, and exact motions of the catalogue stated by lists."""
+"""What analyses see of listed bodies: the same as of dense constraints,
+and exact motions of the catalogue stated by lists."""
 
 import warnings
 
@@ -81,7 +82,8 @@ def test_hypotheses_are_those_of_dense_constraints(both):
 
 @pytest.mark.slow
 def test_dependent_contacts_between_listed_bodies():
-    # a body between two walls as far apart as it is wide, and two bodies side by side between the same: 2 contacts, 3 contacts
+    # a body between two walls as far apart as it is wide, and two bodies side by side between the same: 2 contacts, 3
+    # contacts
     problem = bodies.disks([0.5, 0.25, 0.25], walls=[(0, 1), None], lists=True)
     q0 = [0.5, 0.0, 0.25, 2.0, 0.75, 2.0]
     found = ji.solve(problem, q0, np.zeros(6), t1=0.1, h=1e-2)
@@ -144,7 +146,8 @@ def test_a_row_of_growing_spheres_is_exact():
 def test_spheres_converge_at_first_order(name, case, scheme):
     # an impact falls anywhere in its step: means over several numbers of steps
     few, many = (np.mean(errors(name, case, scheme, n + np.arange(0, n // 5, n // 40))) for n in (400, 6400))
-    # order 1 by theory; the mean of eight errors that scatter by their own size is known to a third, the order to a tenth
+    # order 1 by theory; the mean of eight errors that scatter by their own size is known to a third, the order to a
+    # tenth
     assert 0.8 < np.log(few / many) / np.log(16) < 1.2
 
 

@@ -34,8 +34,9 @@ def test_a_run_goes_on_with_larger_lists(ample):
     found = ji.solve(gathering(pairs=12, members=1), APART, 0 * APART, save=25, **TIME).raise_if_failed()
     assert len(pushing(found.pairs[-1], found.impulse[-1])) > 20
     assert found.impulse.shape[1] < ample.impulse.shape[1]  # it has grown by what it needed
-    # the same pairs in the same order, on every row, before the lists grew and behind. XLA may round gap velocities otherwise in a program
-    # of lists of another size: some last digits of speeds of order 1, as lasting contacts begin within the tolerance, and iterate no more
+    # the same pairs in the same order, on every row, before the lists grew and behind. XLA may round gap velocities
+    # otherwise in a program of lists of another size: some last digits of speeds of order 1, as lasting contacts begin
+    # within the tolerance, and iterate no more
     for name in ("t", "q", "v", "z", "energy", "penetration"):
         np.testing.assert_allclose(getattr(found, name), getattr(ample, name), rtol=0, atol=1e-14, err_msg=name)
     for row in range(len(found.t)):

@@ -194,7 +194,8 @@ def test_analyses_of_listed_pairs_and_all_pairs():
 
 @pytest.mark.slow
 def test_a_listed_body_breaks_away_at_static_friction():
-    """A block at 1 m/s that is pulled ever harder: 1 - mu g t + F t^2 / 2 = 0 where it stops, F t = static g where it breaks away."""
+    """A block at 1 m/s that is pulled ever harder: 1 - mu g t + F t^2 / 2 = 0 where it stops,
+    F t = static g where it breaks away."""
     pull, static = 4.0, 1.5 * MU
     block = disks(
         [0.1], walls=FLOOR, gravity=GRAVITY, force=lambda t, q, v, args: jnp.stack([pull * t, 0 * t]), friction=MU,
@@ -215,7 +216,8 @@ def test_a_listed_body_breaks_away_at_static_friction():
 
 @pytest.mark.slow
 def test_impulses_of_one_body_in_a_corner_are_not_unique_whatever_others_do():
-    """Two contacts that stick have four rows for three coordinates; a disk on the floor has two, and one in flight none."""
+    """Two contacts that stick have four rows for three coordinates; a disk on the floor has two,
+    and one in flight none."""
     push = jnp.array([-5.0, -GRAVITY, 0, 0, -GRAVITY, 0])
     problem = disks(
         [0.1, 0.1], walls=[(0, None), (0, None)], friction=0.9, inertias="solid", lists=True,
@@ -231,7 +233,8 @@ def test_impulses_of_one_body_in_a_corner_are_not_unique_whatever_others_do():
 @pytest.mark.slow
 @pytest.mark.parametrize("lists", [False, True])
 def test_where_tangents_jump_a_slip_does_not_turn_round(lists):
-    """A ball slides across the equator of another one, where the tangents of `spheres` are others: as if static friction were that of slip."""
+    """A ball slides across the equator of another one, where the tangents of `spheres` are others: as if static
+    friction were that of slip."""
 
     def pressed(t, q, v, args):
         n = (q[3:] - q[:3]) / jnp.linalg.norm(q[3:] - q[:3])
@@ -250,7 +253,8 @@ def test_where_tangents_jump_a_slip_does_not_turn_round(lists):
 @pytest.mark.slow
 @pytest.mark.parametrize("derivatives", [False, True])
 def test_events_are_located_where_tangents_jump(derivatives):
-    """A ball, pressed onto another one by 10 N, slides through its equator round a great circle of radius r, and stops on the way.
+    """A ball, pressed onto another one by 10 N, slides through its equator round a great circle of radius r,
+    and stops on the way.
 
     Its speed is sqrt(10 r) tanh(c - mu sqrt(10/r) t), its angle log(cosh c / cosh(c - mu sqrt(10/r) t)) / mu.
     """
@@ -289,7 +293,8 @@ def test_events_are_located_where_tangents_jump(derivatives):
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", [ji.MoreauJean(), ji.EventCorrected()], ids=["MoreauJean", "EventCorrected"])
 def test_a_motion_does_not_depend_on_the_tangents(scheme):
-    """A ball slides over another one and strikes a third: turned as a whole, by which its slip crosses the equator at another time, or not at all."""
+    """A ball slides over another one and strikes a third: turned as a whole, by which its slip crosses the equator at
+    another time, or not at all."""
 
     def pressed(t, q, v, args):
         n = (q[3:6] - q[:3]) / jnp.linalg.norm(q[3:6] - q[:3])

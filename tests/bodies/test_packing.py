@@ -8,7 +8,8 @@ from jaximpact import analysis, bodies
 
 TIGHT = bodies.ConjugateGradients(tolerance=1e-12)
 G, H = 9.81, 1e-3
-# of statics: the solver's 1e-12 of velocities by h g, and what the bodies still move after the fall of 1e-9 that they begin with
+# of statics: the solver's 1e-12 of velocities by h g, and what the bodies still move after the fall of 1e-9 that they
+# begin with
 SAME = 1e-6
 
 

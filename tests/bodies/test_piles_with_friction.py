@@ -15,7 +15,8 @@ GRAVITY, MU, WIDTH, TOLERANCE = 9.81, 0.5, 0.8, 1e-9
 
 
 def law_residual(h, b, x, mu):
-    """Natural residuals (m,) of contacts with dense columns h (d, m, 1 + k): |y - P_K(y - w - mu |w_t| n)|, y the impulses x by the largest diagonal entries."""
+    """Natural residuals (m,) of contacts with dense columns h (d, m, 1 + k): |y - P_K(y - w - mu |w_t| n)|, y the
+    impulses x by the largest diagonal entries."""
     w = np.einsum("dmr,d->mr", h, np.einsum("dmr,mr->d", h, x)) + b
     y = np.max(np.sum(h**2, axis=0), axis=1)[:, None] * x
     worst = np.zeros(len(x))
@@ -34,7 +35,8 @@ def law_residual(h, b, x, mu):
 
 
 def random_problem(rng, bodies=6, m=9, D=3, k=2):
-    """Operands of the native solver, of contacts whose rows are neither orthogonal nor of unit length; and the dense columns."""
+    """Operands of the native solver, of contacts whose rows are neither orthogonal nor of unit length;
+    and the dense columns."""
     i = rng.integers(0, bodies - 1, m)
     j = np.where(rng.random(m) < 0.3, bodies, rng.integers(i + 1, bodies))
     h = rng.standard_normal((m, 1 + k, 2, D)) * 10 ** rng.uniform(-1, 1, (m, 1, 1, 1))
@@ -73,7 +75,8 @@ def test_native_sweeps_obey_the_law(real):
 
 @pytest.fixture(scope="module")
 def stalled():
-    """Operands of the native solver, and dense columns, of contacts on which sweeps stall: a step of 40 disks in a box that nearly jam."""
+    """Operands of the native solver, and dense columns, of contacts on which sweeps stall:
+    a step of 40 disks in a box that nearly jam."""
     found = json.loads((Path(__file__).parent / "stalled_contacts.json").read_text())
     i, j = np.array(found["ends"], np.int32).T
     h, b = (np.array(found[name]) for name in ("columns", "velocity"))
@@ -135,7 +138,8 @@ def test_paths_through_the_cones_end_at_the_law(stalled, near):
     steps = path.follow(200)
     x, more = proximal_steps(system, path.x)
     assert law_residual(dense, given[4], x / system.root, given[5]).max() <= TOLERANCE
-    # the last digits are those of Newton's method: the path's end is known to the root of a product of impulse and velocity
+    # the last digits are those of Newton's method: the path's end is known to the root of a product of impulse and
+    # velocity
     assert law_residual(dense, given[4], path.x / system.root, given[5]).max() <= 1e-5
     assert steps < 100 and more < 10
 
@@ -226,7 +230,8 @@ def test_a_pile_of_two_hundred_disks_is_solved_in_every_step():
 
 @pytest.fixture(scope="module")
 def pile():
-    """Disks that have fallen into a box, and come to rest; the problem, radii, rows while they fall, and rows at rest."""
+    """Disks that have fallen into a box, and come to rest; the problem, radii, rows while they fall,
+    and rows at rest."""
     rng = np.random.default_rng(2)
     radii = 0.1 * rng.uniform(0.8, 1.2, 12)
     centres = 0.25 * (np.stack(np.divmod(np.arange(12), 3)[::-1], axis=1) + 0.5) + 0.01 * rng.uniform(-1, 1, (12, 2))
@@ -241,7 +246,8 @@ def pile():
 
 
 def columns(radii, q, ends):
-    """Gradients (d, m, 2) of gaps and slips of disks at q, of pairs (i, j) and obstacles (i, -1 - a), beside `bodies.disks`."""
+    """Gradients (d, m, 2) of gaps and slips of disks at q, of pairs (i, j) and obstacles (i, -1 - a),
+    beside `bodies.disks`."""
     x, found = q.reshape(-1, 3), np.zeros((len(radii), 3, len(ends), 2))
     for c, (i, j) in enumerate(ends):
         if j >= 0:
@@ -300,7 +306,8 @@ def test_what_contacts_of_a_pile_do(pile):
     problem, _, fallen, rest = pile
     found, kept = fallen.slips(problem), analysis.balance(problem, fallen)
     assert {"stop", "break"} <= set(found.kind) and found.modes.shape[1] == len(found.pairs)
-    # friction takes what it takes from the energy; its slips are at places that differ by h^2 g, in a step that by h g r of them
+    # friction takes what it takes from the energy; its slips are at places that differ by h^2 g, in a step that by h g
+    # r of them
     assert np.isclose(found.lost, kept.friction[-1], rtol=2e-2)
     # those contacts of which most is to be seen, by their bodies
     assert len(found.plot().get_legend_handles_labels()[1]) <= 16

@@ -1,4 +1,5 @@
-"""Bodies that come to rest or jam: where the motion ends, what is computed and stored behind the end, and that forces balance there."""
+"""Bodies that come to rest or jam: where the motion ends, what is computed and stored behind the end,
+and that forces balance there."""
 
 import jax
 import jax.numpy as jnp

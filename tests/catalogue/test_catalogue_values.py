@@ -155,7 +155,8 @@ def mass_matrix(problem, q, args):
 
 @cache
 def compiled(problem):
-    """Gaps; and mass, force, gradients of gaps, joints and slips, time derivatives of the gaps, slips; each over times (k,)."""
+    """Gaps; and mass, force, gradients of gaps, joints and slips, time derivatives of the gaps, slips;
+    each over times (k,)."""
 
     def gaps(t, q, args):
         return problem.constraints(t, q, args)
@@ -189,7 +190,8 @@ def evaluated(entry, case, t, q, v):
 
 
 def reaction(gradient, joints, slips, resultant):
-    """Multipliers of contacts and of their slips whose gradients sum to the resultant with those of joints, and what all leave of it."""
+    """Multipliers of contacts and of their slips whose gradients sum to the resultant with those of joints,
+    and what all leave of it."""
     rows = np.concatenate([gradient, joints, slips.reshape(-1, gradient.shape[1])])
     multipliers, *_ = np.linalg.lstsq(rows.T, resultant, rcond=None)
     normal, _, along = np.split(multipliers, [len(gradient), len(gradient) + len(joints)])
@@ -197,7 +199,8 @@ def reaction(gradient, joints, slips, resultant):
 
 
 def coulomb(case, normal, along, slip):
-    """How far friction (n,) is from Coulomb's law for normal forces (n / k,) and slips (n / k, k): in sum, as two feet that stick share theirs in any way."""
+    """How far friction (n,) is from Coulomb's law for normal forces (n / k,) and slips (n / k, k): in sum, as two feet
+    that stick share theirs in any way."""
     if not len(along):
         return 0.0
     pushed, along = np.sum(normal), along.reshape(slip.shape)
@@ -276,7 +279,8 @@ def test_obeys_its_equation_of_motion(entry, name):
 
 def percussions(entry, case):
     """At each impact 1e-6 or more apart from the others: (time, active (m,), impulses of the active, what they leave of
-    the jump of momentum, relative normal velocities of Proj(v-) for the active, tolerance, how far friction is from its law).
+    the jump of momentum, relative normal velocities of Proj(v-) for the active, tolerance,
+    how far friction is from its law).
 
     v- and v+ are extrapolated from three times on either side; if the law holds, Proj(v-) is (v+ + e v-)/(1 + e).
     """
@@ -308,8 +312,8 @@ def percussions(entry, case):
 @every_law
 def test_impacts_obey_the_law(entry, name):
     """v+ = -e v- + (1 + e) Proj(v-), Proj being the projection on admissible velocities in the kinetic metric: what it
-    adds is M^-1 times nonnegative impulses along active gradients, each complementary to its normal velocity; with friction the law is that of
-    each normal velocity, and Coulomb's."""
+    adds is M^-1 times nonnegative impulses along active gradients, each complementary to its normal velocity; with
+    friction the law is that of each normal velocity, and Coulomb's."""
     for time, active, impulses, left, normal, tolerance, friction in percussions(entry, entry.cases[name]):
         assert np.any(active) and np.max(impulses) > 0.0, f"nothing is hit at {time}"
         assert left <= tolerance, f"the impulse at {time} is not along active gradients"

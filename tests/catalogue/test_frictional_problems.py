@@ -1,4 +1,5 @@
-"""Schemes on the catalogue's problems with friction: `EventCorrected` to second order, or to rounding where paths are polynomials, `MoreauJean` to first."""
+"""Schemes on the catalogue's problems with friction: `EventCorrected` to second order, or to rounding where paths are
+polynomials, `MoreauJean` to first."""
 
 import jax
 import numpy as np
@@ -94,7 +95,8 @@ def of_cube(spin):
     ids=["disk", "stone", "cube"],
 )
 def test_derivatives_of_bodies_in_space_are_those_of_their_motions(name, family, at):
-    """By the tilt of the disk, or a component of the spin: to a tolerance by `EventDriven`, and of second order by `EventCorrected`."""
+    """By the tilt of the disk, or a component of the spin: to a tolerance by `EventDriven`,
+    and of second order by `EventCorrected`."""
     entry = catalogue.get(name)
     case = next(iter(entry.cases.values()))
     ends = [family(at + x)[1](np.array([0.0, case.t1])) for x in (-1e-4, 1e-4)]

@@ -27,7 +27,8 @@ def test_sine_and_cosine_of_any_number():
     x = np.concatenate([
         random.uniform(-1, 1, 20_000) * 2.0 ** random.uniform(-60, 40, 20_000), np.arange(-5000, 5000) * np.pi / 2,
         np.round(random.uniform(1, 2.0**29, 20_000)) * np.pi / 2, 2.0 ** random.uniform(-1070, 1023, 5000),
-        # the double that is closest to a multiple of pi/2 (Muller et al., Handbook of Floating-Point Arithmetic, 2010, table 11.1)
+        # the double that is closest to a multiple of pi/2 (Muller et al., Handbook of Floating-Point Arithmetic, 2010,
+        # table 11.1)
         [6381956970095103.0 * 2.0**797, 1e22, 2.0**30, 5e-324, -0.0, np.finfo(float).max, np.inf, np.nan],
     ])  # fmt: skip
     for dtype in (np.float64, np.float32):
@@ -83,7 +84,8 @@ REAL = np.array([0.0, -0.0, 1, -1, 0.5, -0.5, 2.5, 1.5, np.inf, -np.inf, np.nan,
 EXACT = ["add", "sub", "mul", "div", "max", "min", "rem", "eq", "ne", "lt", "le", "gt", "ge", "nextafter"]
 
 
-CLOSE = ["exp", "exp2", "expm1", "log", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "cbrt", "erf", "logistic", "rsqrt"]  # fmt: skip
+CLOSE = ["exp", "exp2", "expm1", "log", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "cbrt",
+    "erf", "logistic", "rsqrt"]  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -137,8 +139,9 @@ def test_arithmetic_of_whole_numbers(dtype):
 
 
 def test_library_functions_are_the_same_in_vectors_and_in_their_registers():
-    """A step computes the force of all lanes and, in a branch, that of one register of them: functions of the C library, called lane by lane,
-    are then those of two widths (with registers of 64 bytes they had one name: lanes off by O(1), clean)."""
+    """A step computes the force of all lanes and, in a branch, that of one register of them: functions of the C
+    library, called lane by lane, are then those of two widths (with registers of 64 bytes they had one name:
+    lanes off by O(1), clean)."""
 
     def force(t, q, v, args):
         x = 0.3 * jnp.tanh(q)

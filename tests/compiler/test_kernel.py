@@ -1,4 +1,5 @@
-"""All steps of a motion as one kernel of a GPU: its code is made for one, and runs here, a lane after the other (`kernels_on_host`)."""
+"""All steps of a motion as one kernel of a GPU: its code is made for one, and runs here,
+a lane after the other (`kernels_on_host`)."""
 
 import re
 
@@ -64,7 +65,8 @@ def both(problem, q0, v0, tolerance=1e-11, **given):
 
 
 def test_the_kernel_is_native_code(on_gpu):
-    """Lanes with numbers of steps, restitution and parameters of their own, one of which becomes NaN; of rows at times of their own."""
+    """Lanes with numbers of steps, restitution and parameters of their own, one of which becomes NaN;
+    of rows at times of their own."""
     until = np.full(LANES, 10.0)
     until[3] = 0.4
     gravity = lambda t, q, v, args: jnp.stack([-9.81 - 0.0 * jnp.sqrt(args - t)])
@@ -92,9 +94,11 @@ end = motion(save="final")
     [
         pytest.param(lambda: jax.vmap(jax.grad(end, (0, 2)), (0, 0, None))(Q0, V0, 0.7), marks=pytest.mark.slow),
         pytest.param(lambda: end(Q0[0], V0[0], 0.7), marks=pytest.mark.slow),
-        pytest.param(lambda: jax.grad(lambda e: jnp.sum(jax.vmap(lambda q, v: end(q, v, e))(Q0, V0)))(0.7), marks=pytest.mark.slow),
-        pytest.param(lambda: jax.jacfwd(end, (0, 2))(Q0[0], V0[0], 0.7), marks=pytest.mark.slow),
-        pytest.param(lambda: ji.sensitivities(BALL, Q0, V0, e=0.7, wrt=("q0", "e"), save=40, t1=0.8, h=0.01).jacobian["q"],
+        pytest.param(lambda: jax.grad(lambda e: jnp.sum(jax.vmap(lambda q, v: end(q, v, e))(Q0, V0)))(0.7),
+        marks=pytest.mark.slow), pytest.param(lambda: jax.jacfwd(end, (0, 2))(Q0[0], V0[0], 0.7),
+        marks=pytest.mark.slow),
+        pytest.param(lambda: ji.sensitivities(BALL, Q0, V0, e=0.7, wrt=("q0", "e"), save=40, t1=0.8,
+        h=0.01).jacobian["q"],
                      marks=pytest.mark.slow),
     ],
     ids=["gradients", "one-motion", "by-what-lanes-share", "jacobian-of-one", "jacobians-of-rows"],

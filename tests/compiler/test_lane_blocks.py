@@ -1,4 +1,5 @@
-"""Steps of a block of lanes before the next ones: what is the same in all lanes is computed once a step, and the bits are those of vector after vector."""
+"""Steps of a block of lanes before the next ones: what is the same in all lanes is computed once a step, and the bits
+are those of vector after vector."""
 
 import re
 
@@ -16,7 +17,8 @@ from jaximpact.compiler.scalar.interpreter import program_inputs
 
 
 def shaken(steps, omega, wall, q, v):
-    """What a step with contact has: values that it alone changes, two exchanged ones, counts, a mask, and a table in time; a look now and then."""
+    """What a step with contact has: values that it alone changes, two exchanged ones, counts, a mask, and a table in
+    time; a look now and then."""
     table = jnp.linspace(0.0, 1.0, 700) ** 2
 
     def body(carry):
@@ -83,7 +85,8 @@ def text_of(function, *members, blocks=True, width=8):
 
 
 def test_what_is_the_same_in_all_lanes_is_computed_once_a_step():
-    """The sine of the force, a table's entry and the cosine of the look are scalars between the sections; in these there is no scalar arithmetic."""
+    """The sine of the force, a table's entry and the cosine of the look are scalars between the sections; in these
+    there is no scalar arithmetic."""
     text = text_of(shaken, np.int32(1), 2.6, -0.5, 0.0, 0.0)
     # the sections of a step: before, within and after the loop in it
     step = text.split("section1:")[1].split("left3:")[0]
@@ -91,14 +94,16 @@ def test_what_is_the_same_in_all_lanes_is_computed_once_a_step():
     within = [x.split("left")[0] for x in step.split("section")]
     assert not [line for x in within for line in x.splitlines() if " double @" in line or "= fmul double" in line]
     assert "section" not in text_of(shaken, np.int32(1), 2.6, -0.5, 0.0, 0.0, blocks=False)
-    # without a blow a step stores position and velocity and the two that are exchanged; what else a blow changes is stored in the branch
+    # without a blow a step stores position and velocity and the two that are exchanged; what else a blow changes is
+    # stored in the branch
     blocks = re.split(r"\n(?=\w+:)", step.split("section3:")[1])
     assert sum(x.count("store <8 x") for x in blocks if not x.startswith("inside")) == 4
     assert sum(x.count("store <8 x") for x in blocks if x.startswith("inside")) == 5
 
 
 def test_arrays_in_memory_stay_within_vectors():
-    """An array of 600 entries is loops over memory, which the vectors of a block would share: such a program is not cut."""
+    """An array of 600 entries is loops over memory, which the vectors of a block would share:
+    such a program is not cut."""
 
     def function(steps, omega, x, v):
         wave = x * jnp.sin(jnp.arange(600.0))
@@ -114,7 +119,8 @@ def test_arrays_in_memory_stay_within_vectors():
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_a_nan_in_one_lane_stays_there(dtype):
-    """1000 lanes of an oscillator beside a wall, in two blocks: one ends in NaN, the others have the bits that they have without it."""
+    """1000 lanes of an oscillator beside a wall, in two blocks: one ends in NaN,
+    the others have the bits that they have without it."""
     force = lambda t, q, v, args: jnp.cos(dtype(2.6) * t) - q - dtype(0.1) * v + 0 * jnp.log(args - t)
     problem = ji.Problem(force, lambda t, q, args: q + dtype(0.3))
     q0 = np.linspace(-0.2, 1.5, 1000, dtype=dtype)[:, None]

@@ -164,7 +164,8 @@ def test_what_it_cannot_take_goes_through_xla():
 
 
 def test_a_gap_that_is_bounded_is_met_no_later():
-    """A wall behind a sine, met by the native step that looks at bounds and by XLA, which looks at gaps, in the same step."""
+    """A wall behind a sine, met by the native step that looks at bounds and by XLA, which looks at gaps,
+    in the same step."""
     problem = ji.Problem(lambda t, q, v, args: -q, lambda t, q, args: jnp.sin(q) + args, restitution=0.5)
     runs = [
         ji.ensemble(problem, np.linspace(0.1, 1, 9)[:, None], [-1.0], t1=3.0, h=0.01, args=0.3, execution=way)
@@ -177,7 +178,8 @@ def test_a_gap_that_is_bounded_is_met_no_later():
 
 
 def test_lanes_leave_loops_and_take_branches_of_their_own():
-    """Lanes leave a loop when they are done; a branch is taken by those that ask for it, the nearest if there is none."""
+    """Lanes leave a loop when they are done; a branch is taken by those that ask for it,
+    the nearest if there is none."""
 
     def function(k, x):
         inner = lambda x: lax.while_loop(lambda y: y > 1, lambda y: y / 2, x)
@@ -196,7 +198,8 @@ def test_lanes_leave_loops_and_take_branches_of_their_own():
 
 
 def test_branches_asked_for_by_what_conditions_are_made_of():
-    """Conjunctions, their opposites and bits of a status; of numbers that are none, infinite, shared by all lanes or not."""
+    """Conjunctions, their opposites and bits of a status; of numbers that are none, infinite,
+    shared by all lanes or not."""
     numbers = np.array([0.0, -1.5, np.nan, np.inf, -np.inf, 1e308, 2.5, -0.0, 7.0])
     x, y = (z.ravel() for z in np.meshgrid(numbers, numbers))
     bits = np.arange(len(x), dtype=np.int32) % 4
@@ -276,7 +279,8 @@ def test_derivatives_of_a_stream():
 
 @pytest.mark.parametrize("lanes", [None, 5])
 def test_a_stream_by_row_is_read_backwards(lanes):
-    """Rows of several types lie as a loop back reads them, of one lane in packs of entries: the body of a scan, and of one in reverse."""
+    """Rows of several types lie as a loop back reads them, of one lane in packs of entries: the body of a scan,
+    and of one in reverse."""
     states = np.random.default_rng(0).normal(size=(lanes or 1, 19))
 
     def there(carry):
@@ -371,7 +375,8 @@ def test_large_programs_are_loops_over_memory(monkeypatch):
 
 @pytest.mark.slow
 def test_derivatives_of_many_contacts_are_native():
-    """Of nine disks with 54 gaps, which have times of impact of their own; an operation without a rule would leave them to XLA."""
+    """Of nine disks with 54 gaps, which have times of impact of their own;
+    an operation without a rule would leave them to XLA."""
     i, j = np.triu_indices(9, 1)
 
     def gaps(t, q, args):
@@ -431,7 +436,8 @@ def test_no_entry_is_a_number_where_a_matrix_is_not_positive():
 
 
 def test_padding_makes_no_turns_of_a_loop():
-    """Lanes beyond the last select no branch, so that a loop whose branches bring it on would turn until its bound: ten seconds."""
+    """Lanes beyond the last select no branch, so that a loop whose branches bring it on would turn until its bound:
+    ten seconds."""
     free = ji.Problem(lambda t, q, v, args: -q)
     run = lambda: ji.ensemble(free, np.ones((3, 1)), [0.0], t1=0.1, scheme=ji.EventDriven(trials=10**7))
     run()

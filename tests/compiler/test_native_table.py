@@ -1,4 +1,5 @@
-"""Native code computes what XLA does, of numbers of every kind, or says that it cannot: every function of a table, and its derivatives."""
+"""Native code computes what XLA does, of numbers of every kind, or says that it cannot: every function of a table,
+and its derivatives."""
 
 import jax
 import jax.numpy as jnp
@@ -80,8 +81,8 @@ def same(function):
 
 
 def ordinary(x):
-    """Derivatives of what is no finite number, or nearly none, are told apart by no one: XLA reorders their products, native code knows
-    which of their factors are zero."""
+    """Derivatives of what is no finite number, or nearly none, are told apart by no one: XLA reorders their products,
+    native code knows which of their factors are zero."""
     if x.dtype.kind != "f":
         return x
     size = np.abs(x)

@@ -1,4 +1,5 @@
-"""Code that is not optimised answers first: the same bits, replaced in use and on disk, and kept where nothing can optimise it."""
+"""Code that is not optimised answers first: the same bits, replaced in use and on disk,
+and kept where nothing can optimise it."""
 
 import jax
 import jax.numpy as jnp

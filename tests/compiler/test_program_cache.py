@@ -1,4 +1,5 @@
-"""Compiled programs on disk: the next process loads them, only what is whole, one's own and means the same, from a folder with bounds."""
+"""Compiled programs on disk: the next process loads them, only what is whole, one's own and means the same,
+from a folder with bounds."""
 
 import os
 import subprocess
@@ -106,7 +107,8 @@ def test_the_folder_is_bounded_and_shared(kept):
 
 
 def test_a_program_is_named_by_what_it_computes(tmp_path, monkeypatch, caplog):
-    """Traced anew it is the same; another operation, parameter, whole number or kind of operand makes another; real numbers do not."""
+    """Traced anew it is the same; another operation, parameter, whole number or kind of operand makes another;
+    real numbers do not."""
     monkeypatch.setenv(cache.CACHE_VARIABLE, str(tmp_path))
     x, y = np.arange(3.0), np.arange(3, dtype=np.float32)
 
@@ -170,13 +172,13 @@ def test_a_function_with_a_pullback_of_its_own_has_a_name(tmp_path, monkeypatch)
 
 def test_a_missing_symbol_is_told_before_it_is_called(monkeypatch):
     """Calling it would end the process."""
-    text = f"declare double @no_such_function(double)\ndefine double @{FUNCTION_NAME}(double %x) {{\n%y = call double @no_such_function(double %x)\nret double %y\n}}\n"
+    text = f"declare double @no_such_function(double)\ndefine double @{FUNCTION_NAME}(double %x) {{\n%y = call double @no_such_function(double %x)\nret double %y\n}}\n"  # noqa: E501
     with pytest.raises(Unsupported, match="no_such_function"):
         native_compile.compile_module(text)
     found = native_compile.undefined_symbols(native_compile.host().compile(text, native_compile.FULL))
     assert found == ["no_such_function"]
     # one that LLVM's own passes write is in every process
-    fill = f"declare ptr @memset(ptr, i32, i64)\ndefine void @{FUNCTION_NAME}(ptr %p, i64 %n) {{\n%q = call ptr @memset(ptr %p, i32 0, i64 %n)\nret void\n}}\n"
+    fill = f"declare ptr @memset(ptr, i32, i64)\ndefine void @{FUNCTION_NAME}(ptr %p, i64 %n) {{\n%q = call ptr @memset(ptr %p, i32 0, i64 %n)\nret void\n}}\n"  # noqa: E501
     assert native_compile.undefined_symbols(native_compile.host().compile(fill, native_compile.FULL)) == ["memset"]
     native_compile.compile_module(fill)
     # the way that a rule takes it
@@ -188,7 +190,8 @@ def test_a_missing_symbol_is_told_before_it_is_called(monkeypatch):
 
 
 def test_a_program_of_xla_lasts_only_where_it_means_the_same(tmp_path, monkeypatch):
-    """Numbers that it closes over are part of it; calls of this process's functions, another's settings and cache are not for it."""
+    """Numbers that it closes over are part of it; calls of this process's functions,
+    another's settings and cache are not for it."""
     monkeypatch.setenv(cache.CACHE_VARIABLE, str(tmp_path))
     x = np.arange(3.0)
 
@@ -246,7 +249,7 @@ found = ji.solve(many, at, 0 * at, t1=0.2, h=0.01, save="final")
 ball = ji.Problem(lambda t, q, v, args: -jnp.ones(1), lambda t, q, args: q)
 other = ji.ensemble(ball, [[1.0], [2.0]], [0.0], t1=2.0, h=0.1, execution="xla")
 print(names.count("/jax/core/compile/backend_compile_duration"), np.asarray(found.q).tobytes().hex(), other.q.tobytes().hex())
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.slow

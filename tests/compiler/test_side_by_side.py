@@ -1,4 +1,5 @@
-"""Programs of a single lane compute entries of arrays side by side: the same as jax, whatever the sizes, in registers and in memory."""
+"""Programs of a single lane compute entries of arrays side by side: the same as jax, whatever the sizes,
+in registers and in memory."""
 
 import jax
 import jax.numpy as jnp
@@ -186,7 +187,8 @@ def test_branches_as_functions_give_the_same(kind, n, monkeypatch):
 
 
 def test_a_long_program_of_many_lanes_runs_lane_by_lane(monkeypatch):
-    """By the program of a single one: as native code calls it, and as a program of XLA does; also where lanes share operands and rows."""
+    """By the program of a single one: as native code calls it, and as a program of XLA does;
+    also where lanes share operands and rows."""
     monkeypatch.setattr(call, "MAX_OPS_OF_MANY_LANES", 0)
     made, compile_one = [], call._compile
     monkeypatch.setattr(call, "_compile", lambda closed, *given: made.append(given) or compile_one(closed, *given))
@@ -206,7 +208,8 @@ def test_a_long_program_of_many_lanes_runs_lane_by_lane(monkeypatch):
 
 
 def test_what_runs_once_gives_the_same(monkeypatch):
-    """Short code, with arrays in memory: of constants, factors that are read transposed, and arrays that are not stored."""
+    """Short code, with arrays in memory: of constants, factors that are read transposed,
+    and arrays that are not stored."""
     monkeypatch.setattr(emitter, "MIN_SELDOM_OPS", 0)
     texts, compile_text = [], native_compile.Host.compile
     monkeypatch.setattr(

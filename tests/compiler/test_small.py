@@ -139,7 +139,8 @@ def test_second_derivatives_of_custom_rules_are_those_of_jax(function):
 
 
 def places(a, b):
-    """Indices that differ between lanes, inside and outside; windows, and batches of them; places in tables of two lengths."""
+    """Indices that differ between lanes, inside and outside; windows, and batches of them;
+    places in tables of two lengths."""
     i = jnp.argsort(a)
     m = jnp.outer(a, b)
     j = jnp.where(a > 0.5, 7, i)
@@ -147,8 +148,8 @@ def places(a, b):
     pairs = jnp.stack([i, j], 1)
     return (a[i], a[j], m[i, j], m[:, i[0]], m.at[i[1]].set(b), m.at[j, i].add(2.0), window, m.at[pairs[:, 0]].max(0.3),
             a.at[j].get(mode="fill", fill_value=9.0), lax.dynamic_update_slice(m, window, (i[2], i[0])),
-            jax.vmap(lambda row, k: row[k])(m, i), jnp.take_along_axis(m, i[:, None], 1), jnp.searchsorted(jnp.sort(a), b),
-            jnp.searchsorted(jnp.sort(jnp.tile(a, 4)), b))  # fmt: skip
+            jax.vmap(lambda row, k: row[k])(m, i), jnp.take_along_axis(m, i[:, None], 1),
+            jnp.searchsorted(jnp.sort(a), b), jnp.searchsorted(jnp.sort(jnp.tile(a, 4)), b))  # fmt: skip
 
 
 def stacks(a, b):
@@ -156,7 +157,8 @@ def stacks(a, b):
     m = jax.vmap(lambda x: matrix(a * x, b))(b)
     square = m @ m.transpose(0, 2, 1)
     values, vectors = jnp.linalg.eigh(matrix(a, b))
-    return (jnp.linalg.solve(m, jnp.ones((3, 3, 1))), jnp.linalg.cholesky(square), values, (vectors * values[None]) @ vectors.T,
+    return (jnp.linalg.solve(m, jnp.ones((3, 3, 1))), jnp.linalg.cholesky(square), values,
+        (vectors * values[None]) @ vectors.T,
             jnp.abs(jnp.linalg.eigh(jnp.diag(a))[1]))  # fmt: skip
 
 
@@ -180,7 +182,8 @@ def large(a, b):
         put[::100],
         table.at[place].add(1.0)[:3],
     )
-    return (table.sum(), looked, lax.dynamic_slice(put, (500 * place,), (4,)), x, row[:6], loop, branch, last, rows, parts[-9:], batch, m.max(1), m.T @ m, jnp.squeeze(m[:, :1]),
+    return (table.sum(), looked, lax.dynamic_slice(put, (500 * place,), (4,)), x, row[:6], loop, branch, last, rows,
+        parts[-9:], batch, m.max(1), m.T @ m, jnp.squeeze(m[:, :1]),
             lax.while_loop(lambda c: c[0] > 0.3, lambda c: (c[0] / 2, c[1] * 2), (jnp.abs(a[1]), table))[1], m.min(),
             lax.dynamic_slice(table, (jnp.int32(500),), (5,)), jnp.any(m > 2, 1))  # fmt: skip
 

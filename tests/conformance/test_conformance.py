@@ -1,4 +1,5 @@
-"""The conformance suite: its numbers, its runner against adapters that are right, wrong, slow, broken and dead, its report."""
+"""The conformance suite: its numbers, its runner against adapters that are right, wrong, slow, broken and dead,
+its report."""
 
 import json
 import math
@@ -240,7 +241,8 @@ def test_own_schemes_as_adapters():
 @pytest.mark.slow
 @pytest.mark.parametrize(("scheme", "at_1e3"), [("PaoliSchatzman", 0.11), ("MoreauJean", 0.046)])
 def test_derivatives_through_accumulation_converge_with_a_large_constant(scheme, at_1e3):
-    """What the manual says of `zeno`: first order over two decades, medians over eight numbers of steps; less a tenth for phases."""
+    """What the manual says of `zeno`: first order over two decades, medians over eight numbers of steps;
+    less a tenth for phases."""
     adapter, case = own.SchemeAdapter(scheme, "corrected"), conformance.get("zeno")
     theta = tuple(case.parameters.values())
     error = {}

@@ -33,7 +33,8 @@ def test_recorded_numbers_are_the_closed_forms():
 def test_motions_tend_to_the_recorded_states(name):
     case = conformance.get(name)
     run = lambda n: ji.solve(
-        case.problem, case.q0, case.v0, t1=case.t1, steps=n, e=case.e, args=case.args, scheme=ji.MoreauJean(), save="final"
+        case.problem, case.q0, case.v0, t1=case.t1, steps=n, e=case.e, args=case.args, scheme=ji.MoreauJean(),
+        save="final"
     )  # fmt: skip
     errors = []
     for h in (1e-3, 1e-4):

@@ -79,7 +79,8 @@ def test_dgsm_by_derivatives_across_the_impact():
 
 
 def test_dgsm_says_where_the_output_jumps():
-    """At T = 0.5 some balls have bounced and some have not: the speed jumps from -u to e u, which no derivative sees."""
+    """At T = 0.5 some balls have bounced and some have not: the speed jumps from -u to e u,
+    which no derivative sees."""
     plan = indices.DGSM(64, RANGES)
     found = plan.indices(study_of(plan, t1=0.5, h=0.002), speed)
     assert any("jump" in text for text in found.remarks)
@@ -89,7 +90,8 @@ def test_dgsm_says_where_the_output_jumps():
 
 @pytest.mark.slow
 def test_names_and_units_of_the_problem():
-    """Elementary effects have the unit of the output, nu that of (output/input)^2; shares and their bounds have none."""
+    """Elementary effects have the unit of the output, nu that of (output/input)^2;
+    shares and their bounds have none."""
     ranges, units = RANGES | {"args.gravity": (9.0, 10.0)}, {"args.gravity": "m/s^2"}
     options = {"q0": [1.0], "v0": [0.0], "args": {"gravity": G, "floor": 0.0}, "scheme": ji.EventCorrected()}
     rows = {}

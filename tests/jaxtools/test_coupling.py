@@ -1,4 +1,5 @@
-"""Which entries of a function depend on which: what has a derivative is found, and what moves by itself is told apart."""
+"""Which entries of a function depend on which: what has a derivative is found,
+and what moves by itself is told apart."""
 
 import jax
 import jax.numpy as jnp
@@ -27,8 +28,8 @@ FORCES = {
     "bodies": (of_bodies, 3),
     "columns": (by_columns, 3),
     "product": (lambda q, v: (q.reshape(2, 3) @ MATRIX).ravel(), 3),
-    "lanes": (lambda q, v: jax.vmap(lambda a, b: MATRIX @ a - b * b[::-1])(q.reshape(2, 3), v.reshape(2, 3)).ravel(), 3),
-    "swapped": (lambda q, v: jnp.stack([q[1], q[0], q[2], v[3], q[5], q[4]]), 2),
+    "lanes": (lambda q, v: jax.vmap(lambda a, b: MATRIX @ a - b * b[::-1])(q.reshape(2, 3), v.reshape(2, 3)).ravel(),
+    3), "swapped": (lambda q, v: jnp.stack([q[1], q[0], q[2], v[3], q[5], q[4]]), 2),
     "picked": (lambda q, v: q[PLACES], 3),
     "sum": (lambda q, v: jnp.cumsum(q), 6),
     "springs": (lambda q, v: jnp.diff(q, append=0.0) - jnp.diff(q, prepend=0.0), 6),

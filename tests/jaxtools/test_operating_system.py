@@ -1,4 +1,5 @@
-"""Systems that are not at hand, by their answers: what `operating_system` asks is answered as Windows and macOS do, in processes of their own."""
+"""Systems that are not at hand, by their answers: what `operating_system` asks is answered as Windows and macOS do, in
+processes of their own."""
 
 import ctypes
 import os
@@ -27,7 +28,7 @@ def locking(file, mode, count):
     held.add(place)
 sys.modules["msvcrt"] = types.SimpleNamespace(locking=locking, LK_NBLCK=2)
 sys.platform = "win32"
-"""
+"""  # noqa: E501
 MACOS = """
 import os, sys
 import jax, jaximpact, llvmlite.binding  # the library's modules know this system

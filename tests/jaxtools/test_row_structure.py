@@ -1,4 +1,5 @@
-"""Some rows of a function and their Jacobian are those of the whole function, or it says that they cannot be told apart."""
+"""Some rows of a function and their Jacobian are those of the whole function,
+or it says that they cannot be told apart."""
 
 import jax
 import jax.numpy as jnp
@@ -30,13 +31,15 @@ FUNCTIONS = {
     "constant matrices": lambda q: jnp.tanh(q.reshape(-1, 2)).T[0] * jnp.arange(1.0, N + 1),
     "split": lambda q: jnp.multiply(*jnp.split(q, 2)),
     "one coordinate": lambda q: q[3] - jnp.arange(6.0),
-    "walls as a matrix": lambda q: jnp.concatenate([(q.reshape(-1, 2) - 0.1).ravel(), ((1 - q * q).reshape(2, -1).T @ WALLS).ravel()]),
-    "pairs of a matrix": lambda q: jnp.sum((q.reshape(-1, 2)[:, None] - q.reshape(-1, 2)[None]) ** 2, -1)[FIRST, SECOND],
-    "pairs by vmap": lambda q: jax.vmap(lambda i, j: jnp.linalg.norm(q.reshape(-1, 2)[i] - q.reshape(-1, 2)[j]))(FIRST, SECOND),
-    "scalar products": lambda q: jax.vmap(jnp.dot)(q.reshape(-1, 2)[FIRST], jnp.sin(q).reshape(-1, 2)[SECOND]),
+    "walls as a matrix": lambda q: jnp.concatenate([(q.reshape(-1, 2) - 0.1).ravel(),
+    ((1 - q * q).reshape(2, -1).T @ WALLS).ravel()]),
+    "pairs of a matrix": lambda q: jnp.sum((q.reshape(-1, 2)[:, None] - q.reshape(-1, 2)[None]) ** 2, -1)[FIRST,
+    SECOND],
+    "pairs by vmap": lambda q: jax.vmap(lambda i, j: jnp.linalg.norm(q.reshape(-1, 2)[i] - q.reshape(-1, 2)[j]))(FIRST,
+    SECOND), "scalar products": lambda q: jax.vmap(jnp.dot)(q.reshape(-1, 2)[FIRST], jnp.sin(q).reshape(-1, 2)[SECOND]),
     "products of all": lambda q: jnp.einsum("ik,jk->ij", q.reshape(-1, 2), q.reshape(-1, 2))[FIRST, SECOND],
-    "turned and repeated": lambda q: jnp.tile((q**3)[::-1], 2) * jnp.repeat(jnp.cos(q), 2) - jnp.roll(jnp.tile(q, 2), 3),
-    "beside one column": lambda q: ((q**2).reshape(-1, 2)[:, 1:] * jnp.sin(q).reshape(-1, 2)).ravel(),
+    "turned and repeated": lambda q: jnp.tile((q**3)[::-1], 2) * jnp.repeat(jnp.cos(q), 2) - jnp.roll(jnp.tile(q, 2),
+    3), "beside one column": lambda q: ((q**2).reshape(-1, 2)[:, 1:] * jnp.sin(q).reshape(-1, 2)).ravel(),
     "single numbers": lambda q: jnp.stack([q[0] * q[1], jnp.sin(q[2]) - q[0], q[5] + 2 * q[6]]),
     "boxes": lambda q: jax.vmap(lambda x: jnp.stack([x[0] - 0.1, 1 - x[0] * x[1]]))(q.reshape(-1, 2)).ravel(),
     "blocks of a table": lambda q: jnp.swapaxes((q[:12] ** 2).reshape(2, 3, 2), 0, 1)[:, ::-1].reshape(6, 2).sum(1),

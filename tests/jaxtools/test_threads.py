@@ -1,4 +1,5 @@
-"""Threads, signals and forks: a long run is interrupted, a forked process says that it cannot compute, nothing is left behind."""
+"""Threads, signals and forks: a long run is interrupted, a forked process says that it cannot compute,
+nothing is left behind."""
 
 import gc
 import os

@@ -1,8 +1,9 @@
-"""Periodic motions with infinitely many impacts that end in lasting contact, on a table whose height is A sin t, under gravity 1.
+"""Periodic motions with infinitely many impacts that end in lasting contact, on a table whose height is A sin t,
+under gravity 1.
 
-The ball leaves the table where that falls faster than the ball would, A sin t = 1: at t = asin(1/A), with the table's height and
-velocity, whatever came before. So every motion that comes to rest on the table repeats, two of its multipliers are zero, and what
-comes behind the release is a parabola.
+The ball leaves the table where that falls faster than the ball would, A sin t = 1: at t = asin(1/A), with the table's
+height and velocity, whatever came before. So every motion that comes to rest on the table repeats, two of its
+multipliers are zero, and what comes behind the release is a parabola.
 """
 
 import jax.numpy as jnp
@@ -34,7 +35,8 @@ def flight(a, t):
 
 
 def cycles_between_rests(a, e, most=40):
-    """Periods from one release to the next, and the impacts from it that are faster than 1e-7, event by event; 0 if there is none."""
+    """Periods from one release to the next, and the impacts from it that are faster than 1e-7, event by event;
+    0 if there is none."""
     t, q, v = np.arcsin(1 / a), 1.0, a * np.cos(np.arcsin(1 / a))
     start, struck = t, []
     while t < start + most * PERIOD:
@@ -135,10 +137,12 @@ def test_a_branch_of_them():
 
 @pytest.mark.slow
 def test_a_branch_ends_where_sticking_does():
-    """Event by event the ball comes to rest before the table releases it up to A = 1.9469 (bisected with `cycles_between_rests`)."""
+    """Event by event the ball comes to rest before the table releases it up to A = 1.9469 (bisected with
+    `cycles_between_rests`)."""
     exact = flight(1.9, 2.0)
     branch = continue_orbit(
-        BALL, [exact[0]], [exact[1]], parameter="A", bounds=(1.1, 3.0), period=PERIOD, steps=400, t0=2.0, args={"A": 1.9}, e=0.3, step=0.1
+        BALL, [exact[0]], [exact[1]], parameter="A", bounds=(1.1, 3.0), period=PERIOD, steps=400, t0=2.0,
+        args={"A": 1.9}, e=0.3, step=0.1
     )  # fmt: skip
     (event,) = branch.events
     assert branch.ended == event.kind == "end of sticking" and event.detail == "lasting contact"
@@ -171,8 +175,8 @@ def test_rests_every_third_period_and_every_sixth():
 
 def test_a_map_says_where_impacts_accumulate(tmp_path):
     found = two_parameter_map(
-        BALL, [3.0], [0.0], parameters=("A", "e"), values=([1.2, 2.5], [0.0, 0.3]), period=PERIOD, steps=100, cycles=8, skip=40,
-        phase=0.25, args={"A": A},
+        BALL, [3.0], [0.0], parameters=("A", "e"), values=([1.2, 2.5], [0.0, 0.3]), period=PERIOD, steps=100, cycles=8,
+        skip=40, phase=0.25, args={"A": A},
     )  # fmt: skip
     assert found.period[:, 0].tolist() == [1, 1]
     assert (
@@ -184,7 +188,8 @@ def test_a_map_says_where_impacts_accumulate(tmp_path):
 
 
 def test_flights_below_the_tolerance_are_followed_if_another_impact_falls_into_them():
-    """A ball bounces lower than atol on a floor, and meets an oblique wall within that flight; it kept nothing of the flight's velocity: 50 tolerances.
+    """A ball bounces lower than atol on a floor, and meets an oblique wall within that flight; it kept nothing of the
+    flight's velocity: 50 tolerances.
 
     Parabolas, so that rounding is left; the error that is stated stays below one tolerance.
     """
@@ -210,7 +215,8 @@ def test_flights_below_the_tolerance_are_followed_if_another_impact_falls_into_t
 
 
 def test_flights_end_before_another_impact():
-    """A ball that rolls to a wall bounces half as high each time, in flights that end before: they were followed for ever."""
+    """A ball that rolls to a wall bounces half as high each time, in flights that end before:
+    they were followed for ever."""
     ball = ji.Problem(lambda t, q, v, args: jnp.array([0.0, -1.0]), lambda t, q, args: jnp.stack([q[1], 0.1 - q[0]]))
     scheme = ji.EventDriven(1e-3, 1e-3, trials=30)
     found = ji.solve(ball, [0.0, 5e-5], [1.0, 0.0], t1=0.3, steps=1, e=0.5, scheme=scheme, save="final")
@@ -223,11 +229,13 @@ def test_flights_end_before_another_impact():
     [(ji.EventDriven(), 10, 2e-4), (ji.EventCorrected(), 101, 2e-4), slow(ji.EventCorrected(), 101, 2.8e-3)],
 )
 def test_a_corner_that_lets_go_of_a_wall_is_left_however_small_the_last_flight(scheme, steps, speed):
-    """Down the second wall to the floor, inelastic, back to the wall over a flight below the tolerance, and up along it: as a force leads off the floor, that goes on.
+    """Down the second wall to the floor, inelastic, back to the wall over a flight below the tolerance, and up along
+    it: as a force leads off the floor, that goes on.
 
-    Resting on both walls in place of that flight left the velocity 2 % of that at the floor behind, with a clean status: 1.4e-6 of 1e-9. With steps, the floor
-    did not hold after the first impact, as the forces would open it if the wall held too; it was struck again, and the last impact was moved to the end of
-    the step: 4e-4. Paths are parabolas, so that rounding is left.
+    Resting on both walls in place of that flight left the velocity 2 % of that at the floor behind, with a clean
+    status: 1.4e-6 of 1e-9. With steps, the floor did not hold after the first impact, as the forces would open it if
+    the wall held too; it was struck again, and the last impact was moved to the end of the step: 4e-4. Paths are
+    parabolas, so that rounding is left.
     """
     lean, fall = 0.16, 0.5
     force = np.array([-1.0, -0.1])

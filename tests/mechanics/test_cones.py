@@ -1,4 +1,5 @@
-"""Inside of Coulomb friction: cones, contacts left out, dependent contacts and rounding. What it solves: `test_contact_problem`."""
+"""Inside of Coulomb friction: cones, contacts left out, dependent contacts and rounding. What it solves:
+`test_contact_problem`."""
 
 import itertools
 from functools import partial
@@ -54,7 +55,8 @@ def test_projection_is_the_nearest_point():
 
 
 def corner(turning):
-    """Two contacts that stick at a body of two coordinates, whose metric is not symmetric with a force that depends on the velocity."""
+    """Two contacts that stick at a body of two coordinates, whose metric is not symmetric with a force
+    that depends on the velocity."""
     rows = np.random.default_rng(3).standard_normal((4, 2))
     metric = np.array([[1.0, turning], [-turning, 1.0]])
     offset = (rows @ np.array([-1.0, 0.3])).reshape(2, 2)
@@ -70,7 +72,8 @@ def test_contacts_that_stick_in_a_corner_depend_on_each_other(turning):
 
 
 def test_rounding_leads_away_from_no_impulse_that_is_one_of_many():
-    """Ten thousand Newton steps at the solution, as of steps at rest: each may add its rounding, 1e-8 of the terms, to what no velocity shows."""
+    """Ten thousand Newton steps at the solution, as of steps at rest: each may add its rounding, 1e-8 of the terms, to
+    what no velocity shows."""
     problem, modes = corner(1e-3), jnp.array([cones.STICK, cones.STICK])
     again = jax.jit(lambda x: problem.in_modes(x, modes, jnp.zeros((2, 1))))
     begin = again(again(jnp.ones((2, 2))))
@@ -80,7 +83,8 @@ def test_rounding_leads_away_from_no_impulse_that_is_one_of_many():
 
 
 def test_friction_at_a_floor_loads_a_wall():
-    """The gap's acceleration by the floor's force, and none by the wall's own, makes the threshold of impacts at a wall that sweeps a block."""
+    """The gap's acceleration by the floor's force, and none by the wall's own,
+    makes the threshold of impacts at a wall that sweeps a block."""
     block = ji.Problem(
         lambda t, q, v, args: jnp.array([0.0, -9.81]),
         lambda t, q, args: jnp.stack([q[1], q[0] - t]),
@@ -93,7 +97,8 @@ def test_friction_at_a_floor_loads_a_wall():
 
 
 def test_derivatives_in_single_precision_do_not_feel_the_shift():
-    """Impulses of contacts that stick are those of double precision to rounding: the shift that keeps matrices regular is 64 times as large."""
+    """Impulses of contacts that stick are those of double precision to rounding:
+    the shift that keeps matrices regular is 64 times as large."""
     draw = np.random.default_rng(0).standard_normal
     rows, offset, friction = draw((5, 8, 9)).astype(np.float32), draw((5, 4, 2)).astype(np.float32), np.float32(0.5)
 
@@ -111,7 +116,8 @@ def test_derivatives_in_single_precision_do_not_feel_the_shift():
 
 
 def landing_box(rng, e):
-    """Four corners of a box that lies nearly flat and lands or rests: Delassus matrix, and velocities after a step of weight, restitution included."""
+    """Four corners of a box that lies nearly flat and lands or rests: Delassus matrix, and velocities after a step of
+    weight, restitution included."""
     half = rng.uniform(0.02, 0.2, 3)
     tilt = rng.normal(size=2) * 10 ** rng.uniform(-5, -2.5)
     places = np.array([[x * half[0], y * half[1], 0] for x in (-1, 1) for y in (-1, 1)])
@@ -125,7 +131,8 @@ def landing_box(rng, e):
 
 
 def test_corners_of_boxes_that_land_nearly_flat_are_solved():
-    """All four may slip at speeds far below the impact's, where Newton's method alone leaves two in five of these problems at up to 1e-4 of the speed."""
+    """All four may slip at speeds far below the impact's, where Newton's method alone leaves two in five of these
+    problems at up to 1e-4 of the speed."""
     rng = np.random.default_rng(0)
     matrices, offsets = map(np.array, zip(*[landing_box(rng, (0.3, 0.8)[i % 2]) for i in range(60)], strict=True))
     sizes = np.abs(offsets).max(axis=(1, 2))

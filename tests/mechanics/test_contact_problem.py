@@ -1,4 +1,5 @@
-"""The contact problem as a function of arrays, with friction and without: the law, enumeration, derivatives by differences and by hand, refusals."""
+"""The contact problem as a function of arrays, with friction and without: the law, enumeration, derivatives by
+differences and by hand, refusals."""
 
 import itertools
 
@@ -15,7 +16,8 @@ solved = jax.jit(solve_contact, static_argnames="solver")
 
 
 def drawn(rng, m, k, dof):
-    """(A, b) of m contacts with k tangents on ``dof`` coordinates: feasible, with dependent rows where these are few."""
+    """(A, b) of m contacts with k tangents on ``dof`` coordinates: feasible,
+    with dependent rows where these are few."""
     rows = rng.standard_normal((m * (1 + k), dof))
     rows[:: 1 + k] *= 2  # inside Painleve's bound
     b = rows @ (2 * rng.standard_normal(dof))
@@ -23,7 +25,8 @@ def drawn(rng, m, k, dof):
 
 
 def law_violation(a, b, mu, x):
-    """By how much the law fails [velocity], straight from its statement: complementarity, Coulomb's cone, the largest dissipation in it."""
+    """By how much the law fails [velocity], straight from its statement: complementarity, Coulomb's cone,
+    the largest dissipation in it."""
     size, (a, b, x) = np.shape(b), (np.asarray(y, float) for y in (a, b, x))
     columns = b.size // len(b)
     w, x = (a @ x.ravel() + b.ravel()).reshape(-1, columns), x.reshape(-1, columns)
@@ -42,14 +45,17 @@ EXACT, SPLIT, GRADIENT = ji.ActiveSet(), ji.ADMM(tolerance=1e-10), ji.ProjectedG
 @pytest.mark.parametrize(
     ("solver", "m", "k", "dof", "least"),
     [
-        (EXACT, 6, 0, 3, 30), (EXACT, 100, 0, 15, 30), (GRADIENT, 100, 0, 15, 30), (SPLIT, 6, 0, 3, 30), (GRADIENT, 6, 0, 3, 30), (EXACT, 2, 1, 3, 30), (EXACT, 6, 2, 14, 29), (SPLIT, 4, 2, 14, 30),
-        *(slow(x, 6, 0, 8, 30) for x in (EXACT, SPLIT, GRADIENT)), slow(EXACT, 12, 1, 18, 30), slow(EXACT, 4, 2, 14, 30),
-        *(slow(x, 4, 1, 10, 30) for x in (EXACT, SPLIT, GRADIENT)), slow(GRADIENT, 4, 2, 14, 30),
+        (EXACT, 6, 0, 3, 30), (EXACT, 100, 0, 15, 30), (GRADIENT, 100, 0, 15, 30), (SPLIT, 6, 0, 3, 30),
+        (GRADIENT, 6, 0, 3, 30), (EXACT, 2, 1, 3, 30), (EXACT, 6, 2, 14, 29), (SPLIT, 4, 2, 14, 30),
+        *(slow(x, 6, 0, 8, 30) for x in (EXACT, SPLIT, GRADIENT)), slow(EXACT, 12, 1, 18, 30),
+        slow(EXACT, 4, 2, 14, 30), *(slow(x, 4, 1, 10, 30) for x in (EXACT, SPLIT, GRADIENT)),
+        slow(GRADIENT, 4, 2, 14, 30),
     ],
     ids=lambda x: type(x).__name__ if not isinstance(x, int) else str(x),
 )  # fmt: skip
 def test_impulses_obey_the_law(solver, m, k, dof, least):
-    """Also where there are more impulses than coordinates; in the plane always, as pivots are finite, in space nearly always."""
+    """Also where there are more impulses than coordinates; in the plane always, as pivots are finite,
+    in space nearly always."""
     rng = np.random.default_rng(5)
     a, b = (np.stack(x) for x in zip(*(drawn(rng, m, k, dof) for _ in range(30)), strict=True))
     mu = None if k == 0 else 0.8

@@ -21,7 +21,8 @@ PUSHED = ji.Problem(
     lambda t, q, args: q + 0.2,
 )
 DATA = {"drag": 0.2, "place": 0.3, "push": 1.7}
-# the same on a surface of place and velocity; and a block that rubs on a floor and is shaken: it sticks, and breaks away
+# the same on a surface of place and velocity; and a block that rubs on a floor and is shaken: it sticks, and breaks
+# away
 FAST = ji.Problem(
     lambda t, q, v, args: -9 * q - args["drag"] * v - jnp.where(v > args["place"] + 0.5 * q, args["push"], 0.0),
     lambda t, q, args: q + 0.2,
@@ -43,7 +44,8 @@ def flat(found):
 
 
 def of_ball(q0, place, e, t1):
-    """(q, v) at t1 of BALL that falls from above the place, bounces, and passes it again on its way up, before its apex."""
+    """(q, v) at t1 of BALL that falls from above the place, bounces, and passes it again on its way up,
+    before its apex."""
     down = 2 * 14.0 * (q0 - place)
     t_place = jnp.sqrt(down) / 14.0
     speed = jnp.sqrt(down + 2 * 10.0 * place)
@@ -58,7 +60,8 @@ def of_ball(q0, place, e, t1):
 
 @pytest.mark.slow
 def test_a_surface_that_is_passed():
-    """q = (t1 - t) v0 - (t1 - t)^2 / 2 from t = -q0 / v0 = 1 on, which is the end of a step; exact, as the force is constant on both sides."""
+    """q = (t1 - t) v0 - (t1 - t)^2 / 2 from t = -q0 / v0 = 1 on, which is the end of a step; exact, as the force is
+    constant on both sides."""
     found = ji.sensitivities(STEP, [-1.0], [1.0], t1=1.5, h=0.01, wrt="q0", scheme=SCHEME)
     assert found.trusted
     np.testing.assert_allclose([found.value["q"].item(), found.value["v"].item()], [0.375, 0.5], atol=1e-12)
@@ -89,7 +92,8 @@ PASSED = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PASSED)
 def test_order_of_state_and_jacobian(name):
-    """Two, through oblique surfaces and a wall, and in and out of sliding on a surface; on average over motions and numbers of steps, as chance is where in its step an event lies."""
+    """Two, through oblique surfaces and a wall, and in and out of sliding on a surface; on average over motions and
+    numbers of steps, as chance is where in its step an event lies."""
     problem, q0, v0, args = PASSED[name]
     options = {"t1": 1.6, "e": 0.7, "args": args, "wrt": WRT, "mode": "forward", "progress": False}
     right = ji.sensitivities(problem, q0, v0, steps=2, scheme=ji.EventDriven(), **options)
@@ -109,7 +113,8 @@ def test_order_of_state_and_jacobian(name):
 
 
 def rubbed(v0, args):
-    """(q, v) at t = 1 of q'' = pull t - drag sign(v) from q = 0, which slows down, rests, and is pulled off where pull t = drag."""
+    """(q, v) at t = 1 of q'' = pull t - drag sign(v) from q = 0, which slows down, rests,
+    and is pulled off where pull t = drag."""
     drag, pull = args["drag"], args["pull"]
     speed = lambda t: v0 - drag * t + pull * t**2 / 2
     stop = 2 * v0 / (drag + jnp.sqrt(drag**2 - 2 * pull * v0))
@@ -144,7 +149,8 @@ def test_a_body_that_rubs_until_it_rests(pull):
 
 @pytest.mark.parametrize(("scheme", "steps"), [slow(ji.EventDriven(), 1), (SCHEME, 300)], ids=["driven", "corrected"])
 def test_by_restitution_where_a_contact_lets_go_soon_behind_the_landing(scheme, steps):
-    """Lands at t = 1 and is pushed off at 1.01: bounces of a small e > 0 are over by then, and change nothing behind it."""
+    """Lands at t = 1 and is pushed off at 1.01: bounces of a small e > 0 are over by then,
+    and change nothing behind it."""
     problem = ji.Problem(lambda t, q, v, args: jnp.where(t > args, 1.0, -0.01) + 0 * q, lambda t, q, args: q)
     options = {"t1": 1.5, "steps": steps, "args": 1.01, "scheme": scheme}
     found = ji.sensitivities(problem, [0.995], [-0.99], e=0.0, wrt=("e", "args"), **options)
@@ -212,7 +218,8 @@ def test_a_motion_of_many_is_what_it_is_alone():
 
 
 def told(problem, q0, v0, t1, steps=150, scheme=SCHEME, **options):
-    """Status of a motion with its remarks on derivatives, which are traced for it alone: half of what a Jacobian takes."""
+    """Status of a motion with its remarks on derivatives, which are traced for it alone:
+    half of what a Jacobian takes."""
     found = ji.solve(problem, q0, v0, t1=t1, steps=steps, scheme=scheme, sensitivity="corrected", **options)
     return Status(int(found.status))
 
@@ -242,7 +249,8 @@ BOTH = [
 
 @pytest.mark.parametrize(("scheme", "steps"), BOTH)
 def test_a_border_along_which_a_force_leads_is_told(scheme, steps):
-    """A body comes to rest, and beyond rest nothing moves it: with a little more it would go on, with a little less it stays."""
+    """A body comes to rest, and beyond rest nothing moves it: with a little more it would go on,
+    with a little less it stays."""
     problem = ji.Problem(lambda t, q, v, args: jnp.where(v > 0, args, 1.0))
     found = [told(problem, [0.0], [-0.5], 1.2, steps, scheme, args=beyond) for beyond in (-0.1, 0.0, 0.1)]
     assert found == [Status.OK, Status.DERIVATIVE_JUMP, Status.OK]
@@ -259,7 +267,8 @@ def test_a_contact_that_a_jump_leaves_without_a_load_is_told(scheme, steps):
 @pytest.mark.slow
 @pytest.mark.parametrize(("scheme", "steps"), BOTH)
 def test_impacts_at_once_between_which_the_force_jumps_are_told(scheme, steps):
-    """In a corner: whether the wall that turns the force round is met before the other one decides with which speed that is met."""
+    """In a corner: whether the wall that turns the force round is met before the other one decides
+    with which speed that is met."""
     force = lambda t, q, v, args: jnp.stack([-jnp.where(v[1] > 0, args, 0.0), 0 * v[1]])
     problem = ji.Problem(force, lambda t, q, args: q, restitution=0.5)
     found = [told(problem, [1.0, 1.0], [-1.0, -1.0], 1.5, steps, scheme, args=push) for push in (0.0, 0.5)]
@@ -285,7 +294,8 @@ def test_a_surface_that_is_met_at_an_impact_is_told(at):
 
 
 def met_with_the_wall(at):
-    """A force -1 towards the wall above y = at, and none below, which the motion meets with the wall at t = 1 where at = 0."""
+    """A force -1 towards the wall above y = at, and none below, which the motion meets with the
+    wall at t = 1 where at = 0."""
     force = lambda t, q, v, args: jnp.stack([-jnp.where(q[1] - at > 0, 1.0, 0.0), 0 * q[0]])
     return ji.Problem(force, lambda t, q, args: q[:1], restitution=0.5)
 
@@ -306,7 +316,8 @@ def test_by_a_tolerance_it_is_told_too_and_either_side_has_its_derivative():
 @pytest.mark.slow
 @pytest.mark.parametrize("side", [1, slow(-1)])
 def test_a_force_that_is_no_number_beyond_its_side(side):
-    """The root of -q is not asked for where q > 0, forwards and backwards; the motion of either side by `EventDriven`."""
+    """The root of -q is not asked for where q > 0, forwards and backwards;
+    the motion of either side by `EventDriven`."""
     of = lambda q: jnp.where(q > 0, 1.0, jnp.sqrt(-q + 0.01))
     problem = ji.Problem(lambda t, q, v, args: of(q))
     start = jnp.array([-0.5 * side, 1.2 * side])

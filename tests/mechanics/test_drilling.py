@@ -1,4 +1,5 @@
-"""Drilling and rolling friction: further columns of slip, angular velocities times a radius, that share Coulomb's cone with the slip."""
+"""Drilling and rolling friction: further columns of slip, angular velocities times a radius,
+that share Coulomb's cone with the slip."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +14,8 @@ METHODS = [ji.MoreauJean(), pytest.param(ji.Maury(), marks=pytest.mark.slow)]
 
 
 def system(inertia, rows):
-    """A body on a floor: q is its centre (x, y, z) and its angles; ``rows(args)`` (k, d) gives the slip, angles included."""
+    """A body on a floor: q is its centre (x, y, z) and its angles; ``rows(args)`` (k, d) gives the slip,
+    angles included."""
     d = 3 + len(inertia)
     return ji.Problem(
         lambda t, q, v, args: jnp.zeros(d).at[2].set(-G),
@@ -25,7 +27,8 @@ def system(inertia, rows):
 
 
 def exact(inertia, rows, v0, t1, args):
-    """Velocity and position at t1 while the slip lasts, by an integrator of order 5 at 1e-12: the force opposes the vector of slips."""
+    """Velocity and position at t1 while the slip lasts, by an integrator of order 5 at 1e-12:
+    the force opposes the vector of slips."""
     mass, rows = np.concatenate([np.ones(3), inertia]), np.asarray(rows(args))
 
     def rates(t, y):
@@ -72,7 +75,8 @@ def test_motions_and_derivatives_converge_with_first_order(name, scheme):
 
 
 def test_a_spinning_puck_comes_to_rest_at_its_time():
-    """Without sliding the moment is mu r m g, and the spin ends after I w / (mu r m g); to a step, by a scheme of first order."""
+    """Without sliding the moment is mu r m g, and the spin ends after I w / (mu r m g); to a step,
+    by a scheme of first order."""
     (inertia,), r, spin = CASES["puck that slides and spins"][0], 0.01, 60.0
     stop = inertia * spin / (MU * r * G)
     run = lambda t1: ji.solve(
@@ -84,7 +88,8 @@ def test_a_spinning_puck_comes_to_rest_at_its_time():
 
 
 def test_a_contact_with_fewer_columns_than_others_has_zeros_there():
-    """A puck that spins, beside a rod that slides along one line and then sticks: as without each other, to rounding."""
+    """A puck that spins, beside a rod that slides along one line and then sticks: as without each other,
+    to rounding."""
     inertia, r, spin = CASES["puck that slides and spins"][0][0], 0.01, 60.0
     alone = system([inertia], puck)
     mass = np.concatenate([np.ones(3), [inertia], np.ones(2)])

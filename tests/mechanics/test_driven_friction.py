@@ -1,6 +1,8 @@
-"""`EventDriven` with friction in the plane: stops, breaks, reversals, frictional impacts and jams, to its tolerance in states and Jacobians.
+"""`EventDriven` with friction in the plane: stops, breaks, reversals, frictional impacts and jams,
+to its tolerance in states and Jacobians.
 
-Exact motions are closed forms, or located by code that shares nothing with the library, to 1e-11 in states and 1e-10 in Jacobians.
+Exact motions are closed forms, or located by code that shares nothing with the library,
+to 1e-11 in states and 1e-10 in Jacobians.
 """
 
 import jax
@@ -154,7 +156,8 @@ def test_rows_tell_modes_impulses_and_work():
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", [TIGHT, ji.EventCorrected(), ji.MoreauJean()], ids=lambda s: type(s).__name__)
 def test_two_blocks_that_stop_or_turn_round_together(scheme):
-    """Each at its own time with other data: had the second block the time of the first, its derivatives had been those of the first, off by .74 of its own, trusted."""
+    """Each at its own time with other data: had the second block the time of the first, its derivatives had been those
+    of the first, off by .74 of its own, trusted."""
     blocks = ji.Problem(
         lambda t, q, v, args: jnp.stack([args["pull"], 0 * t - G, args["pull"], 0 * t - G]),
         lambda t, q, args: q[1::2],
@@ -182,8 +185,8 @@ def test_a_block_that_is_lifted_off_within_its_cone():
     block = ji.Problem(force, lambda t, q, args: q[1:], slip=lambda t, q, v, args: v[:1], friction=0.3)
     share, mu = np.array([0.0, 0.0, 1e-9, 0.1, 2.0]), np.array([0.3, 3.0, 0.3, 0.3, 3.0])
     found = ji.sensitivities(
-        block, np.zeros((5, 2)), [0.0, 0.0], t1=2.0, steps=4, e=0.0, args={"lift": 8.0, "share": share}, friction=mu[:, None],
-        args_axes={"lift": None, "share": 0}, wrt="args", scheme=TIGHT, progress=False,
+        block, np.zeros((5, 2)), [0.0, 0.0], t1=2.0, steps=4, e=0.0, args={"lift": 8.0, "share": share},
+        friction=mu[:, None], args_axes={"lift": None, "share": 0}, wrt="args", scheme=TIGHT, progress=False,
     )  # fmt: skip
     begun = G / 8.0
     s = 2.0 - begun

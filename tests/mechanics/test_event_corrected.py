@@ -1,7 +1,7 @@
 """`EventCorrected`: second order in position, velocity and derivative, against closed forms and exact Jacobians.
 
-A median over four neighbouring step counts stands for the error at one h: it depends on where in its step an impact falls.
-Where force and walls make the path piecewise a polynomial of degree three, the scheme is exact up to round-off.
+A median over four neighbouring step counts stands for the error at one h: it depends on where in its step an impact
+falls. Where force and walls make the path piecewise a polynomial of degree three, the scheme is exact up to round-off.
 """
 
 import ast
@@ -188,7 +188,8 @@ def test_imploding_ring_of_growing_disks(e):
 @pytest.mark.slow
 @pytest.mark.parametrize("e", [0.0, 0.5])
 def test_imploding_icosahedron(e):
-    """Twelve balls on the corners of an icosahedron meet at the centre: thirty contacts at one instant, and symmetry says what follows."""
+    """Twelve balls on the corners of an icosahedron meet at the centre: thirty contacts at one instant,
+    and symmetry says what follows."""
     golden = (1 + np.sqrt(5)) / 2
     signs = [(a, b * golden) for a in (1, -1) for b in (1, -1)]
     corners = np.array([p for a, b in signs for p in ((0, a, b), (a, b, 0), (b, 0, a))]) / np.hypot(1, golden)
@@ -447,7 +448,8 @@ def test_bad_options_are_named():
 
 @pytest.mark.parametrize("gap", [0.0, 1e-3])
 def test_impulses_through_a_contact_that_touched_are_told(gap):
-    """Three equal balls: 1e-3 apart one after the other is hit, v = (0, 0, 1); touching ones share the impact, as the law of Newton has it."""
+    """Three equal balls: 1e-3 apart one after the other is hit, v = (0, 0, 1); touching ones share the impact,
+    as the law of Newton has it."""
     balls = ji.Problem(lambda t, q, v, args: jnp.zeros(3), lambda t, q, args: q[1:] - q[:-1] - 1, restitution=1.0)
     found = final(balls, [-1.0, 1.0, 2.0 + gap], [1.0, 0.0, 0.0], t1=2.0, steps=1009, sensitivity="corrected")
     # those that touch carry no load at the start
@@ -478,7 +480,8 @@ def test_lasting_contacts_at_kinks_of_gaps(name):
 
 @pytest.mark.parametrize(("case", "t1"), [("a", 5.0), slow("c", 8.0), slow("d", 4.0)])
 def test_a_contact_without_force_is_left_where_its_surface_curves_away(case, t1):
-    """On the valley of Adly and Thieu paths are pieces of polynomials: exact at every h; errors were 7e-4, 6e-4 and 4e-3 h / .01."""
+    """On the valley of Adly and Thieu paths are pieces of polynomials: exact at every h; errors were 7e-4,
+    6e-4 and 4e-3 h / .01."""
     entry = catalogue.get("adly-thieu")
     motion = entry.cases[case]
     q, v = motion.exact(np.array([t1]))
@@ -489,15 +492,16 @@ def test_a_contact_without_force_is_left_where_its_surface_curves_away(case, t1)
 
 
 def test_a_gap_that_nearly_closes_where_a_step_ends_is_told():
-    """The minimum 1e-4 at t = 1 is that of the step before: its rate there is zero but for rounding, and in the next step no fall."""
+    """The minimum 1e-4 at t = 1 is that of the step before: its rate there is zero but for rounding,
+    and in the next step no fall."""
     rising = ji.Problem(lambda t, q, v, args: jnp.ones_like(q), lambda t, q, args: q, restitution=0.5)
     run = lambda n: ji.solve(rising, [0.5001], [-1.0], t1=2.0, steps=n, scheme=SCHEME, sensitivity="corrected")
     assert [int(run(n).status) for n in (150, 151)] == [Status.DERIVATIVE_EVENTS] * 2
 
 
 def test_a_contact_only_just_met_in_a_long_step_gains_nothing():
-    """Two starts 2e-7 apart, of which one meets the wall at a speed of rounding: parabola and trial differ there, and Newton's step for the time of
-    that impact led 1e9 s away, to a speed of 1e17."""
+    """Two starts 2e-7 apart, of which one meets the wall at a speed of rounding: parabola and trial differ there, and
+    Newton's step for the time of that impact led 1e9 s away, to a speed of 1e17."""
     damped = ji.Problem(lambda t, q, v, args: 1.1719565157875076 - q - v, lambda t, q, args: q)
     given = {"e": 1.0, "t1": 0.4, "h": 0.4, "save": "final", "scheme": ji.EventCorrected()}
     ends = [

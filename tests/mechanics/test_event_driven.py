@@ -1,4 +1,5 @@
-"""`EventDriven`: as accurate as its tolerance, in positions and derivatives, across impacts, rest, releases and grazing."""
+"""`EventDriven`: as accurate as its tolerance, in positions and derivatives, across impacts, rest,
+releases and grazing."""
 
 import jax
 import jax.numpy as jnp
@@ -115,7 +116,8 @@ def test_oscillator_has_the_exact_jacobian():
 
 @pytest.mark.slow
 def test_derivatives_of_what_the_motion_does_not_show():
-    """At rest, on top of a hill and in a hollow, pushed by an amplitude of zero; substeps of a motion that stands still could be of any length."""
+    """At rest, on top of a hill and in a hollow, pushed by an amplitude of zero; substeps of a motion that stands still
+    could be of any length."""
     stiffness = jnp.array([4.0, -4.0])
 
     def force(t, q, v, args):
@@ -158,7 +160,8 @@ def corner():
 
 @pytest.mark.parametrize("scheme", CORNERED, ids=lambda s: type(s).__name__)
 def test_impacts_at_once_whose_order_matters_have_no_derivative(scheme):
-    """In the corner of two walls, orthogonal ones: with a force that turns velocities; but each by itself without one."""
+    """In the corner of two walls, orthogonal ones: with a force that turns velocities;
+    but each by itself without one."""
     turns, start = corner()
     problem = ji.Problem(lambda t, q, v, args: args * turns.force(t, q, v, None), turns.constraints)
     starts = np.array([start, [0.4, 0.4, -1.0, -1.0]])
@@ -221,7 +224,8 @@ def test_directions_that_are_none(direction, said):
 
 
 def test_release_has_the_exact_jacobian():
-    """A force t - c holds a resting ball until t = c: q = (t - c)^3 / 6; round-off, and what the search leaves of the time."""
+    """A force t - c holds a resting ball until t = c: q = (t - c)^3 / 6; round-off,
+    and what the search leaves of the time."""
     problem = ji.Problem(lambda t, q, v, args: jnp.stack([t - args]), lambda t, q, args: q, restitution=0.5)
 
     def run(c):
@@ -250,7 +254,8 @@ TIMES = np.array([0.123, 0.3, MEETS - 1e-3, MEETS + 1e-3, 0.777, 1.0123])
 @pytest.mark.parametrize("execution", ["native", pytest.param("xla", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("save", "rows"), [("final", 1), ("all", 201), (TIMES, 7)], ids=["final", "all", "times"])
 def test_rows_without_steps(save, rows, execution):
-    """Rows say how often the motion is looked at; each is as accurate as the motion, just before and behind the impact too."""
+    """Rows say how often the motion is looked at; each is as accurate as the motion,
+    just before and behind the impact too."""
     found = ji.solve(SPRING, [1.0], [0.0], save=save, execution=execution, **ONCE)
     assert len(found.t) == rows and found.t[-1] == 1.2
     np.testing.assert_allclose(found.q[:, 0], spring(np.asarray(found.t)), rtol=0, atol=FACTOR * 1e-9)
@@ -302,7 +307,8 @@ def test_stiff_motion_and_events_without_end_are_told():
 
 
 def test_the_event_at_which_trials_ended_is_named():
-    """Of bounces without a loss more than the trials that a step may make, and of crossings in single precision; by lane, and under jit."""
+    """Of bounces without a loss more than the trials that a step may make, and of crossings in single precision;
+    by lane, and under jit."""
     scheme, gaps = ji.EventDriven(1e-6, 1e-6, trials=100), lambda t, q, args: jnp.concatenate([9.0 - q, q])
     ball = ji.Problem(lambda t, q, v, args: args + 0 * q, gaps, contacts=["roof", "floor"])
     run = lambda q0, **options: ji.solve(ball, q0, [0.0], t1=60.0, steps=1, e=1.0, args=-9.81, scheme=scheme, **options)
@@ -325,7 +331,8 @@ def test_the_event_at_which_trials_ended_is_named():
 
 @pytest.mark.parametrize("scheme", [SCHEME, ji.EventCorrected()], ids=lambda s: type(s).__name__)
 def test_borders_without_end_are_told(scheme):
-    """A force in steps of 1/floor(1/t) for t > 0, from t = 0: it was left out, with a clean status; and steps of fixed length, before as after."""
+    """A force in steps of 1/floor(1/t) for t > 0, from t = 0: it was left out, with a clean status; and steps of fixed
+    length, before as after."""
     force = lambda t, q, v, args: -jnp.where(t > 0, 1 / jnp.floor(args / jnp.where(t > 0, t, 1.0)), 0.0) + 0 * q
     run = lambda t0: ji.solve(
         ji.Problem(force), [0.0], [1.0], args=1.0, t0=t0, t1=0.8, steps=40, scheme=scheme, save="final"
@@ -362,7 +369,8 @@ def last(args, trials=20_000):
 
 @pytest.mark.parametrize("trials", [20_000, pytest.param(32, marks=pytest.mark.slow)])
 def test_reverse_mode_is_forward_mode(trials):
-    """Of 100 numbers: by directions, and back through a scan of a fixed number of trials; in lanes, which share numbers or have their own."""
+    """Of 100 numbers: by directions, and back through a scan of a fixed number of trials; in lanes,
+    which share numbers or have their own."""
     args, along = jnp.zeros(100).at[0].set(2.0), jnp.arange(1.0, 101.0)
     gradient = jax.grad(lambda args: last(args, trials))(args)
     forward = lambda f, x, along: float(jax.jvp(f, (x,), (along,))[1])
@@ -403,7 +411,8 @@ def section(after=0.3):
 
 @pytest.mark.slow
 def test_orbit_to_ten_digits():
-    """State, and the product of the multipliers, e^2 exp(-2 d T), to a hundred tolerances; nothing said of an impact at the end."""
+    """State, and the product of the multipliers, e^2 exp(-2 d T), to a hundred tolerances;
+    nothing said of an impact at the end."""
     args, q, v = section()
     found = analysis.periodic_orbit(
         catalogue.get("shaw-holmes").problem, q + 0.01, v, period=PERIOD, steps=1, args=args, e=DAMPED.restitution,
@@ -455,7 +464,8 @@ def test_sections_of_a_sweep():
 
 
 def test_forces_that_jump_between_two_rows_are_located():
-    """In again and out again: a step from row to row sees neither, the substeps end there; a force with a kink alike."""
+    """In again and out again: a step from row to row sees neither, the substeps end there;
+    a force with a kink alike."""
     for force, work in (
         (lambda q: jnp.where(jnp.abs(q) < 0.5, 1.0, 0.0), 1.0),
         (lambda q: jnp.maximum(0.5 - jnp.abs(q), 0.0), 0.25),
@@ -469,7 +479,8 @@ def test_forces_that_jump_between_two_rows_are_located():
 
 
 def test_between_rows():
-    """Cubics between the rows, of fourth order, and parabolas beside the impact, of third: (w h)^4/384 and a part of (w h)^3."""
+    """Cubics between the rows, of fourth order, and parabolas beside the impact, of third:
+    (w h)^4/384 and a part of (w h)^3."""
     found = ji.solve(SPRING, [1.0], [0.0], **ONCE)
     times = np.linspace(0.0, 1.2, 997)
     h = 1.2 / 200
@@ -479,7 +490,8 @@ def test_between_rows():
 
 
 def test_float32_rests_without_many_trials():
-    """Rounding of forces is above a tolerance of 1e-9: a ball that has come to rest would take ever shorter substeps."""
+    """Rounding of forces is above a tolerance of 1e-9: a ball that has come to rest would
+    take ever shorter substeps."""
     options = {"t1": 5.0, "args": {"g": np.float32(9.81)}, "e": 0.5, "scheme": SCHEME, "save": "final"}
     found = ji.solve(BALL, np.float32([1.0]), np.float32([0.0]), **options)
     assert not found.failed and found.iterations < 200
@@ -507,7 +519,8 @@ def heights(t, q, args):
 
 @pytest.mark.parametrize("spin", [0.0, 1.0])
 def test_a_plate_turns_on_four_corners(spin):
-    """Three would hold it: the four impulses are not unique, and no rounding of theirs may ask for short substeps. It turns on, at its height."""
+    """Three would hold it: the four impulses are not unique, and no rounding of theirs may ask for short substeps. It
+    turns on, at its height."""
     plate = ji.Problem(lambda t, q, v, args: jnp.zeros(4).at[0].set(-9.81), heights)
     found = ji.solve(plate, jnp.zeros(4), jnp.zeros(4).at[3].set(spin), t1=1.0, scheme=SCHEME, save="final")
     assert found.status == 0 and found.iterations < 100

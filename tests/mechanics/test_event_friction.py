@@ -1,4 +1,5 @@
-"""`EventCorrected` with friction: stops, reversals, breaks and frictional impacts are located, to second order in states and Jacobians.
+"""`EventCorrected` with friction: stops, reversals, breaks and frictional impacts are located,
+to second order in states and Jacobians.
 
 Where forces make the path piecewise a polynomial of degree three, it is exact up to round-off.
 """
@@ -44,7 +45,8 @@ def test_parabolas_and_cubics_are_exact(name):
 
 @pytest.mark.slow
 def test_lanes_executions_and_rows():
-    """An ensemble has the bits of single motions, XLA its values to rounding; rows between steps are of the same motion."""
+    """An ensemble has the bits of single motions, XLA its values to rounding;
+    rows between steps are of the same motion."""
     p, exact, t1 = MOTIONS["bounces, slips, sticks"]
     mu = np.array([0.0, 0.05, 0.1, 0.4, 2.0])
     args = {key: p[key] for key in ("gx", "gy", "R", "I")} | {"mu": mu}
@@ -137,7 +139,8 @@ def test_feet_of_a_sled_turn_round_and_stay_together():
 
 
 def test_a_corner():
-    """Rests, however the force of the wall without load is rounded; impacts at once, which load each other by friction, are told."""
+    """Rests, however the force of the wall without load is rounded; impacts at once, which load each other by friction,
+    are told."""
     turn = np.linspace(0, 3, 64)
     args, call = {"turn": turn, "g": G + 0 * turn, "R": 0 * turn, "far": 0 * turn}, {"args_axes": 0, "scheme": SCHEME}
     rest = ji.ensemble(CORNER, np.zeros(3), np.zeros(3), t1=0.3, steps=10, args=args, e=np.zeros((64, 2)), **call)
@@ -149,7 +152,8 @@ def test_a_corner():
 
 
 def walls(angles, radius, xp=np):
-    """Normals and tangents (2, 3) of a disk on two walls at ``angles`` (2,) to the horizontal, left of the lowest point and right of it."""
+    """Normals and tangents (2, 3) of a disk on two walls at ``angles`` (2,) to the horizontal,
+    left of the lowest point and right of it."""
     (a, b), none = angles, 0 * angles
     c, s = (xp.stack([f(a), f(b)]) for f in (xp.cos, xp.sin))
     way = np.array([1.0, -1.0])
@@ -166,7 +170,8 @@ VALLEY = ji.Problem(
 
 
 def spin_at_rest(args, v0, t1):
-    """Angular velocity at t1 of a disk that spins the same way all along and lies still by then: momentum gives the sum of impulses at each wall."""
+    """Angular velocity at t1 of a disk that spins the same way all along and lies still by then: momentum gives the sum
+    of impulses at each wall."""
     normal, tangent = walls(args["angles"], 0.2)
     near = args["far"] == 0
     of_one = (normal - np.sign(v0[2]) * args["mu"][:, None] * tangent)[near]  # of a unit of normal impulse
@@ -177,10 +182,12 @@ def spin_at_rest(args, v0, t1):
 
 @pytest.mark.parametrize(
     ("scheme", "steps", "count"),
-    [(SCHEME, 150, 8), slow(SCHEME, 1500, 200), slow(ji.EventDriven(1e-6, 1e-6), 5, 200), slow(ji.EventDriven(1e-10, 1e-10), 5, 200)],
+    [(SCHEME, 150, 8), slow(SCHEME, 1500, 200), slow(ji.EventDriven(1e-6, 1e-6), 5, 200),
+    slow(ji.EventDriven(1e-10, 1e-10), 5, 200)],
 )  # fmt: skip
 def test_a_spin_is_exact_where_bounces_die_out(scheme, steps, count):
-    """Between two rough walls, and in every fourth motion on a floor, whatever flights are left out: without their friction spins were off by 1e-2 to 1e-5."""
+    """Between two rough walls, and in every fourth motion on a floor, whatever flights are left out: without their
+    friction spins were off by 1e-2 to 1e-5."""
     rng, t1 = np.random.default_rng(57), 2.0
     args = {
         "angles": rng.uniform(0.4, 0.8, (count, 2)),
@@ -229,7 +236,8 @@ def test_slip_in_space_turns_and_stops():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("scheme", "steps", "slopes", "places"),
-    # turned tangents change the interpolation of a step of EventCorrected, by h^2, and nothing of EventDriven but rounding
+    # turned tangents change the interpolation of a step of EventCorrected, by h^2, and nothing of EventDriven but
+    # rounding
     [(SCHEME, 240, 1e-3, 1e-4), (ji.EventDriven(1e-11, 1e-11), 5, 1e-9, 1e-11)],
     ids=["event-corrected", "event-driven"],
 )
@@ -251,7 +259,8 @@ def test_tangents_that_turn_and_jump_change_nothing(scheme, steps, slopes, place
 
 @pytest.mark.slow
 def test_jacobians_of_slip_in_space_that_turns_and_stops():
-    """States of second order; Jacobians of order 1 + p, p = g / (mu - g), by which slip turns before it stops, two at most."""
+    """States of second order; Jacobians of order 1 + p, p = g / (mu - g), by which slip turns before it stops,
+    two at most."""
     pull, mu, start = np.array([0.8, 0.5, 0.05]), np.ones(3), (np.zeros(3), np.array([1.0, 0.4, 0.0]))
     exact = [jax.jit(f)(jnp.array([g, 1.0, 1.0, 0.4])) for f in (stopped, jax.jacfwd(stopped)) for g in pull]
     call = {"args": {"g": pull, "mu": mu}, "args_axes": 0, "t1": 3.2, "scheme": SCHEME, "wrt": ("args", "v0")}
@@ -305,7 +314,8 @@ def test_a_sphere_bounces_with_spin_in_space():
 
 @pytest.mark.slow
 def test_a_rod_jams_without_a_collision():
-    """Beyond Painleve's bound no acceleration obeys the law: its end sticks at once, and the rod turns about it, to second order."""
+    """Beyond Painleve's bound no acceleration obeys the law: its end sticks at once, and the rod turns about it,
+    to second order."""
     system = ALL["Painleve's rod"]
     start, options = call_of(system)
     p = numbers_of(system)
@@ -317,7 +327,8 @@ def test_a_rod_jams_without_a_collision():
 
 
 def test_a_rod_that_may_lift_off_or_jam_says_so():
-    """It turns faster than gravity holds it, and lifts off. Where it slides so that more push presses its end down, beyond the bound, it could also jam."""
+    """It turns faster than gravity holds it, and lifts off. Where it slides so that more push presses its end down,
+    beyond the bound, it could also jam."""
     q0, spin = [0.0, np.sin(1.0), 1.0], 4.0
     v0 = np.array(
         [[way * 6.0, spin * np.cos(1.0), spin] for way in (-1, 1, -1)]
@@ -337,7 +348,8 @@ def test_the_jacobian_of_a_rod_that_jams_is_of_second_order():
 
 @pytest.mark.slow
 def test_a_rod_that_lands_and_jams():
-    """It slips in the impact, if there is time for it, and sticks behind it: the derivative, trusted, is that of differences."""
+    """It slips in the impact, if there is time for it, and sticks behind it: the derivative, trusted,
+    is that of differences."""
     q0, v0 = np.array([0.0, np.sin(1.0) + 0.05, 1.0]), np.array([-3.0, 0.0, 0.5])
     call = {"t1": 0.3, "steps": 60, "scheme": SCHEME, "args": {"mu": 1.8}, "e": 0.0}
     found = ji.sensitivities(ROD, q0, v0, wrt="v0", **call)
@@ -349,7 +361,8 @@ def test_a_rod_that_lands_and_jams():
 
 @pytest.mark.slow
 def test_reverse_mode_of_lanes_is_exact():
-    """Lanes follow a path of no length behind the last event of a step, whose derivative by that length was not a number."""
+    """Lanes follow a path of no length behind the last event of a step,
+    whose derivative by that length was not a number."""
     p, exact, _ = MOTIONS["bounces, slips, sticks"]
     args = {name: float(p[name]) for name in ("gx", "gy", "mu", "R", "I")}
     q0, v0 = jnp.array([0.0, 0.3, 0.0]), jnp.array([1.0, -1.0, 6.0])
@@ -360,7 +373,8 @@ def test_reverse_mode_of_lanes_is_exact():
 
 
 def test_a_block_that_slides_over_an_edge_flies_on():
-    """The ground falls away from x = 1 on: nothing pulls the block; its speed there is known, and where it flies to, to O(h)."""
+    """The ground falls away from x = 1 on: nothing pulls the block; its speed there is known, and where it flies to,
+    to O(h)."""
     table = ji.Problem(
         lambda t, q, v, args: jnp.stack([0 * t, 0 * t - G]),
         lambda t, q, args: (q[1] + 20 * jnp.maximum(q[0] - 1, 0))[None],
@@ -416,8 +430,9 @@ def test_reverse_mode_and_second_derivatives(name):
 
 @pytest.mark.slow
 def test_what_breaks_away_a_little_early_goes_on():
-    """A pull rate t + bend t^2 bends upwards: forces linear in a step exceed it, the block breaks away a little early, and friction still pushes it back. It had stopped
-    again for the rest of the step: a derivative of first order, off by N h, trusted.
+    """A pull rate t + bend t^2 bends upwards: forces linear in a step exceed it, the block breaks away a little early,
+    and friction still pushes it back. It had stopped again for the rest of the step: a derivative of first order,
+    off by N h, trusted.
     """
     rate, bend, mu, weight, t1, steps = 10.0, 20.0, 0.2, 10.0, 0.6, 61
     pulled = ji.Problem(

@@ -16,7 +16,8 @@ from support.sliding_bodies import FEET, ROD, ladder, ladder_angle, leaning
 
 
 def test_motions_and_derivatives_converge_with_first_order():
-    """From 108 steps to 916 on the average an order of .85 at least; the mean of eight errors is known to a fourth, .12 of an order."""
+    """From 108 steps to 916 on the average an order of .85 at least; the mean of eight errors is known to a fourth,
+    .12 of an order."""
     system, bands = ALL["bounces, slips, sticks"], (BANDS[0], BANDS[2])
     found = errors(system, SCHEME, exact_of(system), bands)
     assert found.status == 0
@@ -26,7 +27,8 @@ def test_motions_and_derivatives_converge_with_first_order():
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "scheme"), ROWS)
 def test_every_system_of_the_table(name, scheme):
-    """At four step sizes; modes, lanes and single precision agree, to the rounding of 303 steps times what derivatives amplify."""
+    """At four step sizes; modes, lanes and single precision agree, to the rounding of 303 steps
+    times what derivatives amplify."""
     exact = exact_of(ALL[name])
     found = row(name, scheme, exact)
     # the coarsest of 108 steps is not yet in the asymptotic range of two pendulums
@@ -42,7 +44,8 @@ def test_every_system_of_the_table(name, scheme):
 
 @pytest.mark.slow
 def test_forces_known_ahead_give_what_newton_iterations_give():
-    """The equation of a step is then solved without them; a force that adds 0 v is not seen to be one. To rounding, of states and derivatives."""
+    """The equation of a step is then solved without them; a force that adds 0 v is not seen to be one. To rounding, of
+    states and derivatives."""
     force = lambda t, q, v, args: args * jnp.cos(3.0 * t) * jnp.ones_like(q) - jnp.array([0.0, G])
     call = {"t1": 0.8, "steps": 400, "e": 0.5, "scheme": SCHEME, "save": "final", "sensitivity": "corrected"}
 
@@ -128,9 +131,11 @@ def test_beyond_the_bound_of_painleve_a_rod_jams():
 
 @pytest.mark.parametrize(("scheme", "mu"), [(ji.Maury(), 0.3), slow(ji.Maury(half_kick=True), 0.9), slow(SCHEME, 0.3)])
 def test_an_impact_is_that_of_the_law_wherever_in_its_step_it_falls(scheme, mu):
-    """The end of a rod, at an angle of 1 and slipping, falls at 1 m/s: at rest along the floor behind or slipping back, by one impulse in Coulomb's cone.
+    """The end of a rod, at an angle of 1 and slipping, falls at 1 m/s: at rest along the floor behind or slipping back,
+    by one impulse in Coulomb's cone.
 
-    With Coulomb's law in each of two steps the slip behind was off by up to a fifth of the speed of the fall, by where the rod falls in its step.
+    With Coulomb's law in each of two steps the slip behind was off by up to a fifth of the speed of the fall, by where
+    the rod falls in its step.
     """
     h, angle, slip = 1e-4, 1.0, 0.2
     gap = h * np.linspace(2, 3, 9)
@@ -154,7 +159,8 @@ def test_an_impact_is_that_of_the_law_wherever_in_its_step_it_falls(scheme, mu):
 
 
 def test_gains_of_energy_are_told():
-    """Impacts of a rod's end (Kane): the status has the bit where the energy behind is larger than before, not for forces that do work on what sticks."""
+    """Impacts of a rod's end (Kane): the status has the bit where the energy behind is larger than before, not for
+    forces that do work on what sticks."""
     rng, lanes = np.random.default_rng(1), 400
     angle = rng.uniform(0.05, 3.09, lanes)
     v0 = rng.normal(size=(lanes, 3)) * [2, 1, 2]
@@ -207,7 +213,8 @@ BLOCKS = ji.Problem(
 @pytest.mark.parametrize("problem", [FEET, pytest.param(BLOCKS, marks=pytest.mark.slow)], ids=["feet", "blocks"])
 @pytest.mark.slow
 def test_slips_of_several_contacts_may_turn_round_at_once(problem):
-    """Feet of one sled that slides up an incline and down, and two blocks side by side: v = -(F/m - mu g)(T - v0/(F/m + mu g)), to O(h)."""
+    """Feet of one sled that slides up an incline and down, and two blocks side by side:
+    v = -(F/m - mu g)(T - v0/(F/m + mu g)), to O(h)."""
     d, pull = 3 if problem is FEET else 4, 0.6 * G
 
     def end(speed, pull):
@@ -232,7 +239,8 @@ def test_slips_of_several_contacts_may_turn_round_at_once(problem):
         ({"slip": lambda t, q, v, args: v[:1], "friction": [0.1, 0.2]}, ValueError, r"one per contact, shape \(1,\)"),
         ({"slip": lambda t, q, v, args: v, "friction": 0.1}, ValueError, "one velocity for each of 1 contacts"),
         ({"slip": lambda t, q, v, args: v[:1] ** 2, "friction": 0.1}, ValueError, "affine in v"),
-        ({"slip": lambda t, q, v, args: v[:1], "friction": lambda args: -0.1}, ValueError, "friction of constraint 0 .* >= 0"),
+        ({"slip": lambda t, q, v, args: v[:1], "friction": lambda args: -0.1}, ValueError, "friction of constraint 0 "
+            ".* >= 0"),
         ({"slip": lambda t, q, v, args: v[1:2], "friction": 0.1}, ValueError, "no tangential direction"),
         ({"slip": lambda t, q, v, args: 0 * v[:1], "friction": 0.1}, ValueError, "no tangential direction"),
     ],
@@ -290,10 +298,12 @@ def test_derivatives_of_two_contacts_and_in_space():
 
 @pytest.mark.slow
 def test_random_rods_are_those_of_small_steps():
-    """300 rods that fall onto a rough floor, e in [0, 1], mu up to 1.5: clean states are of first order, trusted derivatives differences of states.
+    """300 rods that fall onto a rough floor, e in [0, 1], mu up to 1.5: clean states are of first order, trusted
+    derivatives differences of states.
 
-    A difference over 3e-3 passes an event now and then, which makes it no derivative: of 400 rods 11 trusted derivatives were off by more than .05, and
-    all of these were within .01 of differences over 5e-4 or 3e-5, of 600,011 or 6,000,011 steps.
+    A difference over 3e-3 passes an event now and then, which makes it no derivative: of 400 rods 11 trusted
+    derivatives were off by more than .05, and all of these were within .01 of differences over 5e-4 or 3e-5,
+    of 600,011 or 6,000,011 steps.
     """
     rng, lanes = np.random.default_rng(0), 300
     ends = lambda q: jnp.stack([q[1] - jnp.sin(q[2]), q[1] + jnp.sin(q[2])])
@@ -346,7 +356,8 @@ CORNER = ji.Problem(
 @pytest.mark.parametrize("e", [0.5, 0.0])
 @pytest.mark.parametrize(("apart", "coupled"), [(1e-4, True), (0.1, False)])
 def test_an_impact_whose_friction_strikes_another_wall_is_told(apart, coupled, e):
-    """A disk in a corner: percussions of both walls in one step have another end than one after the other, as friction at each is along the other's normal."""
+    """A disk in a corner: percussions of both walls in one step have another end than one after the other, as friction
+    at each is along the other's normal."""
     found = ji.solve(CORNER, [0.1, 0.1 + apart, 0.0], [-1.0, -1.0, 0.0], t1=0.5, h=0.02, e=e)
     assert found.status == (ji.Status.IMPULSES_COUPLED if coupled else 0)
     # one by one: at each wall the slip ends, for which a third of it is needed of a solid disk
@@ -392,7 +403,8 @@ def test_slip_in_space_that_comes_back_on_its_line_reverses(scheme):
 
 @pytest.mark.slow
 def test_bodies_that_move_together_have_no_impact_by_rounding():
-    """A block slides on another one until both stop, whose accelerations by weight cancel in their gap: the derivative of where they stop.
+    """A block slides on another one until both stop, whose accelerations by weight cancel in their gap:
+    the derivative of where they stop.
 
     At t = 1.5/(a2 - a1) they have one velocity, (2 u + w)/3 + (F/3 - mu g) t from the first.
     """
@@ -422,7 +434,8 @@ def test_bodies_that_move_together_have_no_impact_by_rounding():
 
 @pytest.mark.slow
 def test_bounces_before_a_wall_that_sweeps_a_block_end():
-    """Friction alone presses the block against the wall: impacts there accumulate, and then it is where the wall is, w + c t."""
+    """Friction alone presses the block against the wall: impacts there accumulate, and then it is where the wall is,
+    w + c t."""
     block = ji.Problem(
         lambda t, q, v, args: jnp.array([0.0, -9.81]),
         lambda t, q, args: jnp.stack([q[1], q[0] - args["w"] - args["c"] * t]),

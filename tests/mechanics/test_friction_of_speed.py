@@ -1,4 +1,5 @@
-"""Friction that depends on the slip speed: against closed forms and an integrator of another kind, by every scheme that knows friction."""
+"""Friction that depends on the slip speed: against closed forms and an integrator of another kind,
+by every scheme that knows friction."""
 
 import pickle
 
@@ -75,7 +76,8 @@ def test_at_rest_it_is_the_value_at_zero():
 
 @pytest.mark.parametrize("name", slow_but(["EventDriven"], ["EventDriven", "EventCorrected", "MoreauJean"]))
 def test_stick_and_slip_on_a_belt(name):
-    """A mass on a spring, taken along by a belt and let go where friction falls with speed: against scipy between the events."""
+    """A mass on a spring, taken along by a belt and let go where friction falls with speed:
+    against scipy between the events."""
     belt, mu = 0.2, lambda s, xp: 0.2 + 0.3 * xp.exp(-s / 0.2)
     system = ji.Problem(
         lambda t, q, v, args: jnp.array([-q[0], -1.0]), lambda t, q, args: q[1:], restitution=0.0,

@@ -1,6 +1,7 @@
 """Surfaces at which a force jumps, located by `EventCorrected` where contacts rub.
 
-A block on a floor, q = (x, gap). Where its forces are constant between events the motion is exact up to round-off, whatever h.
+A block on a floor, q = (x, gap). Where its forces are constant between events the motion is exact up to round-off,
+whatever h.
 """
 
 import jax
@@ -108,7 +109,8 @@ def test_a_reset_of_a_block_that_slides(at):
     ("scheme", "steps"), [slow(SCHEME, 50), (ji.EventDriven(1e-11, 1e-11), 3)], ids=["corrected", "driven"]
 )
 def test_a_governor_holds_a_speed(scheme, steps):
-    """A pull and friction accelerate until v = limit; a brake beyond that holds the block there, until the pull is stronger: as without a contact."""
+    """A pull and friction accelerate until v = limit; a brake beyond that holds the block there, until the pull is
+    stronger: as without a contact."""
     pull = lambda t, q, v, a: 2.5 + 4.0 * t - a["brake"] * jnp.where(v[0] > a["limit"], 1.0, 0.0)
     args, call = {"limit": 0.3, "brake": 5.0}, {"t1": 1.2, "wrt": ("v0", "args"), "mode": "forward"}
     signed = ji.Problem(lambda t, q, v, a: (pull(t, q, v, a) - jnp.sign(v[0]))[None])
@@ -127,7 +129,8 @@ def test_a_governor_holds_a_speed(scheme, steps):
 @pytest.mark.slow
 @pytest.mark.parametrize("strength", [0.02, 0.5])
 def test_static_friction_breaks_while_another_block_is_held_by_a_sign(strength):
-    """A pull p t on one block grows beside .3 c, by which a brake c sign(v) holds another; exact, where the force of one side was off by a percent."""
+    """A pull p t on one block grows beside .3 c, by which a brake c sign(v) holds another; exact, where the force of
+    one side was off by a percent."""
     first, second, t1 = 3.0, 2.0, 4.03
 
     def exact(args):
@@ -152,7 +155,8 @@ def test_static_friction_breaks_while_another_block_is_held_by_a_sign(strength):
 
 @pytest.mark.slow
 def test_a_brake_with_a_sign_on_a_block_that_rubs_is_right_or_told():
-    """Friction and brake end at the same time, on one surface: at rest either of them holds the block, against a pull only both."""
+    """Friction and brake end at the same time, on one surface: at rest either of them holds the block,
+    against a pull only both."""
     pull = lambda t, q, v, a: 2.0 * jnp.sin(3 * t) - a * jnp.sign(v[0])
     signed = ji.Problem(lambda t, q, v, a: (pull(t, q, v, a) - jnp.sign(v[0]))[None])
     right = ji.solve(signed, [0.0], [1.2], t1=1.6, args=1.6, steps=3, scheme=ji.EventDriven(1e-11, 1e-11))
@@ -173,11 +177,14 @@ def pressing(t, q, v, a):
 
 @pytest.mark.slow
 def test_random_blocks_are_those_with_friction_as_a_force():
-    """By `EventDriven`, which slides on v = 0 where friction is a force with a sign; in state and Jacobian of second order, and all that are trusted right."""
+    """By `EventDriven`, which slides on v = 0 where friction is a force with a sign; in state and Jacobian of second
+    order, and all that are trusted right."""
     lanes, draw = 128, np.random.default_rng(0).uniform
     ranges = {
-        "push": (0, 8), "bias": (-3, 3), "k": (0, 9), "d": (0, 0.5), "place": (-0.3, 0.3), "jump": (-5, 5), "time": (0, 1.6),
-        "more": (-5, 5), "limit": (0.1, 1), "drag": (-5, 5), "swing": (-3, 3), "edge": (-0.3, 0.3), "load": (-4, 4), "mu": (0.05, 0.5),
+        "push": (0, 8), "bias": (-3, 3), "k": (0, 9), "d": (0, 0.5), "place": (-0.3, 0.3), "jump": (-5, 5),
+        "time": (0, 1.6),
+        "more": (-5, 5), "limit": (0.1, 1), "drag": (-5, 5), "swing": (-3, 3), "edge": (-0.3, 0.3), "load": (-4, 4),
+        "mu": (0.05, 0.5),
     }  # fmt: skip
     args = {name: draw(*ends, lanes) for name, ends in ranges.items()}
     q0, v0 = draw(-0.5, 0.5, (lanes, 1)), draw(-2, 2, (lanes, 1))

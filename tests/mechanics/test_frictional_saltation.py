@@ -11,7 +11,8 @@ import jaximpact as ji
 @pytest.mark.slow
 @pytest.mark.parametrize("ahead", [0.02, 0.6])
 def test_impacts_of_bodies_apart_in_one_step_are_each_at_its_own_time(ahead):
-    """Blocks with drag fall on one floor, the second a fraction of a step later: the Jacobian is that of each by itself."""
+    """Blocks with drag fall on one floor, the second a fraction of a step later:
+    the Jacobian is that of each by itself."""
     h = 1e-3
 
     def blocks(n):
@@ -33,13 +34,15 @@ def test_impacts_of_bodies_apart_in_one_step_are_each_at_its_own_time(ahead):
     for k, part in enumerate((slice(0, 2), slice(2, 4))):
         alone = jacobian(1, q0[part], v0[part])
         assert np.max(np.abs(alone)) > 3
-        # the scheme's first order: accelerations before the impacts are those at the start of the step, which drag changes by 16 h until its middle
+        # the scheme's first order: accelerations before the impacts are those at the start of the step, which drag
+        # changes by 16 h until its middle
         assert np.allclose(both[:, k, :, :, k], alone[:, 0, :, :, 0], rtol=0, atol=3 * h)
         assert np.all(np.abs(both[:, k, :, :, 1 - k]) < 3 * h)
 
 
 def slides_beside_a_ball(top, friction, restitution):
-    """A body in the plane above a surface ``top`` (q), and beside it a ball that bounces on a smooth floor, which has no part in the body's motion."""
+    """A body in the plane above a surface ``top`` (q), and beside it a ball that bounces on a smooth floor, which has
+    no part in the body's motion."""
 
     def force(t, q, v, args):
         return jnp.asarray([0, -9.81, -9.81], q.dtype)
@@ -63,7 +66,8 @@ def dome(q):
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype, tolerance", [(np.float32, None), (np.float64, 1e-5)], ids=["float32", "tolerance"])
 def test_a_slow_slip_beside_a_fast_impact_is_no_rest(dtype, tolerance):
-    """Modes were told by 1e4 times the solver's tolerance, a third of the largest speed in single precision: the derivative by v0 was 0 in place of 1."""
+    """Modes were told by 1e4 times the solver's tolerance, a third of the largest speed in single precision: the
+    derivative by v0 was 0 in place of 1."""
     q0, v0 = np.array([0, 0, 0.3], dtype), np.array([0.25, 0, 0], dtype)
     problem, projection = slides_beside_a_ball(floor, 0.02, 0.6), ji.ActiveSet(tolerance=tolerance)
     found = ji.sensitivities(problem, q0, v0, t1=0.6, steps=120, wrt=("v0", "friction"), projection=projection)
@@ -75,7 +79,8 @@ def test_a_slow_slip_beside_a_fast_impact_is_no_rest(dtype, tolerance):
 
 @pytest.mark.slow
 def test_an_impact_opens_no_contact_that_it_does_not_load():
-    """On a curved surface the gap velocity of a contact that lasts is O(h), no zero: it counted as opened by the impact of a ball that it knows nothing of."""
+    """On a curved surface the gap velocity of a contact that lasts is O(h), no zero: it counted as opened by the impact
+    of a ball that it knows nothing of."""
     problem, h = slides_beside_a_ball(dome, 0.3, 0.5), 1.8e-3
     q0, v0 = np.array([0, 1, 0.05]), np.array([1.2, 0, 0])
     found = ji.sensitivities(problem, q0, v0, t1=100 * h, h=h, wrt=("q0", "v0"), save=1)

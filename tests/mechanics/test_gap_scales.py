@@ -1,4 +1,5 @@
-"""Friction beside gaps that are no distances: the normal velocity that ``slip`` may give makes it Coulomb's; without it the gap counts as a distance."""
+"""Friction beside gaps that are no distances: the normal velocity that ``slip`` may give makes it Coulomb's; without it
+the gap counts as a distance."""
 
 import jax
 import jax.numpy as jnp
@@ -61,7 +62,8 @@ def test_a_block_on_an_incline_whatever_its_gap(name):
 
 
 def test_static_friction_is_scaled_too():
-    """The block breaks away when the incline's share of a growing pull leaves the cone: (g sin + p t) / (g cos) = mu_s."""
+    """The block breaks away when the incline's share of a growing pull leaves the cone:
+    (g sin + p t) / (g cos) = mu_s."""
     force = lambda t, q, v, args: jnp.stack([args * t * C, -G - args * t * S])
     gap = lambda t, q, args: 5 * (q[1:] + q[0] * np.tan(ANGLE))
     problem = ji.Problem(force, gap, slip=whole, friction=0.3, static_friction=0.8)
@@ -116,7 +118,8 @@ START = np.array([0.1, float(height(0.1)) + 0.1]), np.array([1.0, -0.3])
 
 @pytest.mark.slow
 def test_hills_by_their_height_and_by_the_distance_to_them():
-    """One motion through an impact, stated as the height with the whole velocity, and as a distance: states and Jacobians to the tolerance."""
+    """One motion through an impact, stated as the height with the whole velocity, and as a distance: states and
+    Jacobians to the tolerance."""
     found = []
     for gap, slip in ((heights, of_hills), (distances, over_hills)):
         problem = ji.Problem(weight, gap, slip=slip, friction=lambda args: args)
@@ -159,7 +162,8 @@ def test_what_is_seen_to_be_no_distance_is_reported(name):
 
 
 def test_gaps_of_planar_and_of_round_bodies_are_distances():
-    """The rate of a gap at unit normal velocity is one: a gap changes by as much as either body is moved along its gradient."""
+    """The rate of a gap at unit normal velocity is one: a gap changes by as much as either body
+    is moved along its gradient."""
     parts = [
         planar.Wall("one", point=(0.5, 0.2), at=(0.0, -0.3), normal=(0.2, 1.0), radius=0.05),
         planar.Wall("one", "two", point=(0.5, 0.2), at=(0.8, 0.3), normal=(-1, 0.4), radius=0.05),
@@ -207,7 +211,8 @@ FRICTIONLESS = ji.Problem(
 
 @EVERY
 def test_without_friction_nothing_sticks(name):
-    """mu = 0 and no slip: derivatives by start and push are those of a free body, dq/dv0 = 1 and dq/dF = t^2/2; a body that sticks has none."""
+    """mu = 0 and no slip: derivatives by start and push are those of a free body, dq/dv0 = 1 and dq/dF = t^2/2;
+    a body that sticks has none."""
     scheme, steps = SCHEMES[name]
 
     def end(speed, pull, mu):

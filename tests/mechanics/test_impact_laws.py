@@ -1,4 +1,5 @@
-"""Laws of impact: Newton's and Poisson's by all schemes that ask for one, against the two stages written out in numpy."""
+"""Laws of impact: Newton's and Poisson's by all schemes that ask for one,
+against the two stages written out in numpy."""
 
 import itertools
 
@@ -64,7 +65,8 @@ def random_rods(lanes):
     "scheme", [ji.EventDriven(), slow(ji.EventCorrected()), ji.MoreauJean()], ids=lambda x: type(x).__name__
 )
 def test_one_contact_without_friction_has_newtons_law(scheme):
-    """A ball that bounces twice: both laws give e times the speed, in value and derivative; steps of first order agree to first order."""
+    """A ball that bounces twice: both laws give e times the speed, in value and derivative;
+    steps of first order agree to first order."""
     ball = ji.Problem(lambda t, q, v, args: jnp.full(1, -G), lambda t, q, args: q, restitution=0.8)
     poisson = ball.replace(impact_law="poisson")
     found = [
@@ -79,7 +81,8 @@ def test_one_contact_without_friction_has_newtons_law(scheme):
     "scheme", [ji.EventDriven(), slow(ji.EventCorrected()), ji.MoreauJean()], ids=lambda x: type(x).__name__
 )
 def test_impacts_with_friction_are_those_of_two_stages(scheme):
-    """The end of a rod strikes a rough floor (Kane): velocities of the two stages, by which no energy is gained; by Newton's law some rods gain it."""
+    """The end of a rod strikes a rough floor (Kane): velocities of the two stages, by which no energy is gained; by
+    Newton's law some rods gain it."""
     q0, v0, e, mu = random_rods(400)
     h = 1e-7
     start = q0 - 0.3 * h * v0
@@ -101,7 +104,8 @@ def test_impacts_with_friction_are_those_of_two_stages(scheme):
     "scheme", [ji.EventDriven(), slow(ji.EventCorrected()), ji.MoreauJean()], ids=lambda x: type(x).__name__
 )
 def test_derivatives_across_an_impact_of_two_stages(scheme):
-    """The Jacobian across an impact with friction is that of the two stages and of the time of the impact, by differences of the reference."""
+    """The Jacobian across an impact with friction is that of the two stages and of the time of the impact, by
+    differences of the reference."""
     q0, v0, e, mu = (x[:40] for x in random_rods(40))
     q0, t1 = q0 - 0.01 * v0, 0.02
 
@@ -139,7 +143,8 @@ BLOCK = ji.Problem(
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=lambda x: type(x).__name__)
 def test_a_corner_that_another_presses_rebounds(scheme):
-    """A block stands on one corner and the other strikes: Newton's law leaves the first at rest or lets it go, Poisson's gives it back what pressed it."""
+    """A block stands on one corner and the other strikes: Newton's law leaves the first at rest or lets it go,
+    Poisson's gives it back what pressed it."""
     e, v0 = np.array([0.5, 0.8]), np.array([-1.0, -1.0])
     rows, inverse = np.array([[1.0, 1.0], [1.0, -1.0]]), np.diag([1.0, 1.5])
     compression = np.linalg.solve(rows @ inverse @ rows.T, -rows @ v0)

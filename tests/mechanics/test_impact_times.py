@@ -1,4 +1,5 @@
-"""DERIVATIVE_AT_END and _EVENTS: bodies that have nothing to do with each other do not share the errors that late impacts leave."""
+"""DERIVATIVE_AT_END and _EVENTS: bodies that have nothing to do with each other do not share the
+errors that late impacts leave."""
 
 import itertools
 
@@ -22,14 +23,16 @@ def bits(problem, q, v, scheme, e, t1=1.3):
 
 @pytest.mark.parametrize("linked", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_ball_that_bounces_tells_nothing_of_another_without_a_link(linked):
-    """A ball has had four impacts, each up to 1.2 steps late, .1 s before and behind the end; another meets the floor 4 steps behind the end.
+    """A ball has had four impacts, each up to 1.2 steps late, .1 s before and behind the end;
+    another meets the floor 4 steps behind the end.
 
     With a spring between them, of whatever stiffness, the second ball could be as late as the first.
     """
     spring = lambda t, q, v, args: -9.81 + args * (q[::-1] - q)
     problem = ji.Problem(spring if linked else FORCES["weight"], lambda t, q, args: q)
     found = ji.sensitivities(
-        problem, [0.05, 4.905 * 0.826**2], np.zeros(2), t1=0.81, h=4e-3, e=1.0, scheme=ji.MoreauJean(), args=0.0, wrt=("q0",)
+        problem, [0.05, 4.905 * 0.826**2], np.zeros(2), t1=0.81, h=4e-3, e=1.0, scheme=ji.MoreauJean(), args=0.0,
+        wrt=("q0",)
     )  # fmt: skip
     assert int(found.status) == (AT_END if linked else 0)
 
@@ -109,7 +112,8 @@ def test_derivatives_of_a_gas_are_told_where_they_are_wrong_and_trusted_elsewher
     problem = bodies.disks(np.full(count, radius), walls=[(0, width), (0, None)], lists=False)
 
     def end(share, q, v, w):
-        run = ji.solve(problem, q + share * w, v, t1=0.3, h=h, e=e, scheme=ji.MoreauJean(), sensitivity="corrected", save="final")  # fmt: skip
+        run = ji.solve(problem, q + share * w, v, t1=0.3, h=h, e=e, scheme=ji.MoreauJean(), sensitivity="corrected",
+            save="final")  # fmt: skip
         return run.q[-1], run.status
 
     slope = jax.jit(lambda q, v, w: jax.jvp(lambda share: end(share, q, v, w), (0.0,), (1.0,)))

@@ -131,7 +131,8 @@ def test_without_joints_a_solution_has_none_of_theirs():
 
 @pytest.mark.parametrize("scheme", slow_but(SCHEMES[:1], [SCHEMES[0], SCHEMES[2]]), ids=repr)
 def test_derivatives_of_joint_impulses_are_those_of_the_motion(scheme):
-    """Across an impact, by angle, rate, length and restitution: of `MoreauJean`, corrected, and of `EventDriven`, against differences of the latter."""
+    """Across an impact, by angle, rate, length and restitution: of `MoreauJean`, corrected, and of `EventDriven`,
+    against differences of the latter."""
 
     def impulse(x, scheme, steps):
         at, args = in_plane(*x[:3]), {"L": x[2]}
@@ -166,7 +167,8 @@ def test_reverse_mode_finds_what_forward_mode_finds():
 
 @pytest.mark.slow
 def test_jacobians_of_large_linkages_have_a_lane_for_each_direction():
-    """So many that a program of all would be large, by numbers that nothing depends on: the same as of few directions in one program."""
+    """So many that a program of all would be large, by numbers that nothing depends on:
+    the same as of few directions in one program."""
     starts = [
         np.asarray(x) for x in jax.vmap(lambda a: jnp.stack(in_plane(a, 0.0, 1.0)), out_axes=1)(jnp.array([1.0, 1.2]))
     ]
@@ -228,7 +230,8 @@ BY_ANGLE = ji.Problem(shaken_angle, lambda t, p, args: jnp.sin(p) + 0.1, restitu
 
 @pytest.mark.slow
 def test_multipliers_and_exponents_on_joints_are_those_by_the_angle():
-    """A pendulum shaken against a wall at x = -.1, settled from rest: two of each, none of the directions that the joint forbids."""
+    """A pendulum shaken against a wall at x = -.1, settled from rest: two of each,
+    none of the directions that the joint forbids."""
     options = {"steps": 200, "scheme": ji.EventCorrected()}
     settled = ji.solve(BY_ANGLE, [0.3], [0.0], t1=40 * PERIOD, h=PERIOD / 200, scheme=ji.EventCorrected(), save="final")
     p, w = settled.q[-1], settled.v[-1]
@@ -240,7 +243,8 @@ def test_multipliers_and_exponents_on_joints_are_those_by_the_angle():
     np.testing.assert_allclose(found.q, around(right.q), atol=1e-4)
     start = {"interval": PERIOD, "intervals": 10, "blocks": 2, "skip": 30, **options}
     exponents = ji.analysis.lyapunov(BY_ROD, *ji.assemble(BY_ROD, found.q, found.v), **start).exponents
-    # of an orbit that closes their sum is that of the logarithms of its multipliers, over its period; each by itself turns with the pair of them
+    # of an orbit that closes their sum is that of the logarithms of its multipliers, over its period; each by itself
+    # turns with the pair of them
     assert exponents.shape == (2,)
     np.testing.assert_allclose(np.sum(exponents), np.sum(np.log(np.abs(found.multipliers))) / PERIOD, atol=1e-6)
 
@@ -250,8 +254,9 @@ LENGTHENED = ji.Problem(shaken, joints=lambda t, q, args: (q @ q - args["L"] ** 
 
 @pytest.mark.parametrize("analysis", ["continue_orbit", "bifurcation"])
 def test_analyses_put_their_own_starts_on_the_joints(analysis):
-    """A shaken rod whose length changes: starts that an analysis predicts are off the joints, by the tolerance of orbits or by what a length differs from
-    the one before; they were refused as the user's q0. No speed of the user's is projected with a warning either."""
+    """A shaken rod whose length changes: starts that an analysis predicts are off the joints, by the tolerance of
+    orbits or by what a length differs from the one before; they were refused as the user's q0. No speed of the user's
+    is projected with a warning either."""
     given = {"args": {"L": 1.0}, "period": PERIOD, "steps": 20, "parameter": "L", "scheme": ji.EventCorrected()}
     if analysis == "continue_orbit":
         found = ji.analysis.continue_orbit(
@@ -274,7 +279,8 @@ def test_analyses_put_their_own_starts_on_the_joints(analysis):
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", SCHEMES[1:], ids=repr)
 def test_second_derivatives_across_an_impact_are_those_by_the_angle(scheme):
-    """By angle, rate, length and restitution; of the angle by `EventDriven` at 1e-13, whose second derivatives are exact in its own tests."""
+    """By angle, rate, length and restitution; of the angle by `EventDriven` at 1e-13, whose second derivatives are
+    exact in its own tests."""
     right = jax.jacfwd(jax.jacfwd(swing_by_angle))(jnp.array(BEGIN))
     off = []
     for steps in (800, 3200) if isinstance(scheme, ji.EventCorrected) else (8,):
@@ -341,7 +347,8 @@ def test_a_tip_that_slides_along_a_wall_does_so_as_by_angles(scheme, e):
     assert not found.failed and found.joint_residual < 1e-14 and end.impulse[-1, 0] > 10
 
 
-# two rods, their lengths and the mass of the tip free: by joints, and by their angles without jax, whose complex steps are exact derivatives
+# two rods, their lengths and the mass of the tip free: by joints, and by their angles without jax, whose complex steps
+# are exact derivatives
 
 SWING = np.array([0.9, -0.4, 0.3, 1.0, 1.0, 0.8, 0.7])  # two angles, their rates, two lengths, a mass
 
@@ -409,7 +416,8 @@ def test_a_double_pendulum_has_the_jacobian_of_its_angles_forwards_and_backwards
     ("h", "steps"), [(2e-3, 100_000), pytest.param(1e-3, 1_000_000, marks=pytest.mark.slow)], ids=["fast", "long"]
 )
 def test_the_energy_of_a_free_double_pendulum_does_not_drift(h, steps):
-    """Over 200 s by no more than h^2, and over 1000 s; by the gradients of the predicted midpoint it is 9e-4 off, 200 h^2 and 900 h^2."""
+    """Over 200 s by no more than h^2, and over 1000 s; by the gradients of the predicted midpoint it is 9e-4 off,
+    200 h^2 and 900 h^2."""
     free = ji.Problem(lambda t, q, v, args: jnp.array([0.0, -G, 0.0, -G]), joints=links)
     found = ji.solve(
         free, [1.0, 0.0, 1.6, 0.8], np.zeros(4), t1=steps * h, steps=steps, scheme=ji.MoreauJean(), save=100
@@ -421,7 +429,8 @@ def test_the_energy_of_a_free_double_pendulum_does_not_drift(h, steps):
 
 @pytest.mark.slow
 def test_least_impulses_of_a_rod_stated_twice_are_told_alike_everywhere():
-    """By native code, XLA, for lanes, and for numbers that are traced: (1, a) / (1 + a^2) of those of one rod, whose first row has them else."""
+    """By native code, XLA, for lanes, and for numbers that are traced: (1, a) / (1 + a^2) of those of one rod, whose
+    first row has them else."""
     twice = FREE.replace(joints=lambda t, q, args: jnp.concatenate([rod(t, q, args), 2 * rod(t, q, args)]))
     options = {"args": {"L": 1.0}, "t1": 0.1, "h": 0.01, "scheme": ji.MoreauJean(), "save": "final"}
     start = [np.asarray(x) for x in in_plane(1.2, 0.0, 1.0)]

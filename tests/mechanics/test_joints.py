@@ -19,7 +19,8 @@ every = pytest.mark.parametrize(
 
 
 def integrated(acceleration, x, t1, stop=None, e=0.0):
-    """(angle, rate) at t1 of one equation of second order; where ``stop`` (angle) falls to zero the rate is turned round, times e."""
+    """(angle, rate) at t1 of one equation of second order; where ``stop`` (angle) falls to zero the
+    rate is turned round, times e."""
     t = 0.0
 
     def event(t, x):
@@ -130,7 +131,8 @@ def test_the_derivative_of_a_joint_is_that_in_minimal_coordinates():
 
 @every
 def test_a_rail_of_two_gaps_holds_against_a_wall(scheme):
-    """Flat gaps, whose round-off says nothing of which side is closed; the force along the rail has constant acceleration."""
+    """Flat gaps, whose round-off says nothing of which side is closed;
+    the force along the rail has constant acceleration."""
     along, across = np.array([np.cos(0.5), np.sin(0.5)]), np.array([-np.sin(0.5), np.cos(0.5)])
     e = 0.0 if isinstance(scheme, ji.Maury) else 0.5
     rail = ji.Problem(
@@ -164,7 +166,8 @@ def loop(q):
 
 
 def linkage(t1, e, stop):
-    """Start, and angles at t1, by Lagrange multipliers; an impact on the stop turns the only velocity round, times e."""
+    """Start, and angles at t1, by Lagrange multipliers; an impact on the stop turns the only velocity round,
+    times e."""
     signs = RODS * np.array([1, 1, -1])
     gradient = lambda q: np.stack([-signs * np.sin(q), signs * np.cos(q)])
     turning = lambda q, v: np.stack([-signs * np.cos(q) * v**2, -signs * np.sin(q) * v**2]).sum(axis=1)
@@ -212,7 +215,8 @@ def test_a_linkage_of_opposing_gaps_is_one_of_joints():
 
 
 def galperin(ratio, t1, steps, **options):
-    """A ball of mass 1 between a wall and one of mass ``ratio`` that comes at it: found, and the exact end, from impact to impact."""
+    """A ball of mass 1 between a wall and one of mass ``ratio`` that comes at it: found, and the exact end,
+    from impact to impact."""
     x, v, t, count = np.array([1.0, 2.0]), np.array([0.0, -1.0]), 0.0, 0
     while True:
         wall = -x[0] / v[0] if v[0] < 0 else np.inf
@@ -237,7 +241,8 @@ def galperin(ratio, t1, steps, **options):
     [(1.0, 4.0, 400), (100.0, 6.0, 1500), pytest.param(1e4, 10.0, 25000, marks=pytest.mark.slow)],
 )
 def test_as_many_impacts_as_there_are(ratio, t1, steps):
-    """Galperin's 3, 31 and 314: one a step, so that velocities are right to round-off, and positions to a few h times the speed."""
+    """Galperin's 3, 31 and 314: one a step, so that velocities are right to round-off,
+    and positions to a few h times the speed."""
     found, x, v, count = galperin(ratio, t1, steps)
     assert count == {1.0: 3, 100.0: 31, 1e4: 314}[ratio] and found.status == 0
     assert np.sum(np.diff(found.impulse, axis=0) > 0) == count

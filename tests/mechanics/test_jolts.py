@@ -1,6 +1,8 @@
-"""What `EventDriven` locates beside gaps: joints that kink, slips that jump, forces that jump beside friction, and contacts that break away together.
+"""What `EventDriven` locates beside gaps: joints that kink, slips that jump, forces that jump beside friction, and
+contacts that break away together.
 
-Exact motions are closed forms, which jax differentiates by their numbers; the tolerance of 1e-9 is some hundred of those of the scheme.
+Exact motions are closed forms, which jax differentiates by their numbers;
+the tolerance of 1e-9 is some hundred of those of the scheme.
 """
 
 import jax
@@ -24,7 +26,8 @@ def on_floor(force=weight, **options):
 
 def on_lift(height, restitution=0.0):
     return ji.Problem(
-        weight, lambda t, q, args: q[1:] - q[:1], restitution=restitution, joints=lambda t, q, args: q[:1] - height(t, args)
+        weight, lambda t, q, args: q[1:] - q[:1], restitution=restitution, joints=lambda t, q,
+        args: q[:1] - height(t, args)
     )  # fmt: skip
 
 
@@ -77,16 +80,19 @@ CASES = {
         lambda t1, a: jnp.stack([-(4 - MU * G) * (t1 - a) ** 2 / 2, 0 * a]),
     ),
     "pull that steps down": (
-        on_floor(lambda t, q, v, a: jnp.array([jnp.where(q[0] > 0.3, 2.0, 6.0) * a, -G])), [0.0, 0.0], [0.0, 0.0], 1.0, 1.0,
-        lambda t1, a: jnp.stack([past_a_step(t1, a), 0 * a]),
+        on_floor(lambda t, q, v, a: jnp.array([jnp.where(q[0] > 0.3, 2.0, 6.0) * a, -G])), [0.0, 0.0], [0.0, 0.0], 1.0,
+        1.0, lambda t1, a: jnp.stack([past_a_step(t1, a), 0 * a]),
     ),
     "rough lift that stops": (
         ji.Problem(
-            lambda t, q, v, a: jnp.array([0.0, -G, 0.0]), lambda t, q, a: q[1:2] - q[2:], restitution=0.0, joints=lambda t, q, a: q[2:] - jnp.minimum(t, a), **slides
-        ), [0.0, 0.0, 0.0], [0.5, 1.0, 1.0], 0.6, 0.5, lambda t1, a: jnp.stack([0.5**2 / (2 * MU * G) + 0 * a, t1 - G * (t1 - a) ** 2 / 2, a]),
+            lambda t, q, v, a: jnp.array([0.0, -G, 0.0]), lambda t, q, a: q[1:2] - q[2:], restitution=0.0,
+            joints=lambda t, q, a: q[2:] - jnp.minimum(t, a), **slides
+        ), [0.0, 0.0, 0.0], [0.5, 1.0, 1.0], 0.6, 0.5, lambda t1,
+        a: jnp.stack([0.5**2 / (2 * MU * G) + 0 * a, t1 - G * (t1 - a) ** 2 / 2, a]),
     ),
     "two feet": (
-        two_feet(friction=[0.3, 0.5]), [0.0] * 3, [0.0] * 3, 1.0, 1.0, lambda t1, a: jnp.stack([broken(0.8, t1, a), 0 * a, 0 * a])
+        two_feet(friction=[0.3, 0.5]), [0.0] * 3, [0.0] * 3, 1.0, 1.0, lambda t1,
+        a: jnp.stack([broken(0.8, t1, a), 0 * a, 0 * a])
     ),
     "two feet, static friction": (
         two_feet(friction=[0.3, 0.5], static_friction=[0.4, 0.6]), [0.0] * 3, [0.0] * 3, 1.0, 1.0,
@@ -127,7 +133,8 @@ def test_kinks_at_the_ends_of_a_motion_are_told():
 @pytest.mark.slow
 @pytest.mark.parametrize("at_rest", [False, True])
 def test_a_contact_without_force_does_not_rub(at_rest):
-    """Nothing presses: its slip turns round, or begins, as if it were not there; whether other data would press it is not known."""
+    """Nothing presses: its slip turns round, or begins, as if it were not there;
+    whether other data would press it is not known."""
     problem = on_floor(lambda t, q, v, a: jnp.array([-a, 0.0]))
     speed = 0.0 if at_rest else 1.0
     found = ji.sensitivities(problem, [0.0, 0.0], [speed, 0.0], t1=2.0, args=1.0, wrt="args", scheme=TIGHT)
@@ -155,7 +162,8 @@ def test_a_reset_beside_friction():
 @pytest.mark.slow
 def test_a_spring_beside_a_wall_that_nothing_presses():
     problem = ji.Problem(
-        lambda t, q, v, k: jnp.array([0.0, -k * q[1]]), lambda t, q, k: q[:1], restitution=0.0, slip=lambda t, q, v, k: v[1:], friction=MU
+        lambda t, q, v, k: jnp.array([0.0, -k * q[1]]), lambda t, q, k: q[:1], restitution=0.0, slip=lambda t, q, v,
+        k: v[1:], friction=MU
     )  # fmt: skip
     found = ji.solve(problem, [0.0, 1.0], [0.0, 0.0], t1=10.0, args=1.0, scheme=TIGHT, save="final")
     np.testing.assert_allclose(found.q[-1], [0, np.cos(10)], atol=1e-9)
@@ -163,7 +171,8 @@ def test_a_spring_beside_a_wall_that_nothing_presses():
 
 @pytest.mark.slow
 def test_a_lift_by_a_table_throws_as_a_gap_that_moves():
-    """The table's slopes change 40 times a second; where the lift slows down by more than g the body flies, and lands. A gap by the same table has no joint."""
+    """The table's slopes change 40 times a second; where the lift slows down by more than g the body flies, and lands.
+    A gap by the same table has no joint."""
     times = np.linspace(0, 0.4, 17)
     height = lambda t: jnp.interp(t, times, 0.1 * (1 - np.cos(5 * np.pi * times)) * times)
     moves = ji.Problem(lambda t, q, v, args: jnp.array([-G]), lambda t, q, args: q - height(t), restitution=0.3)
@@ -175,7 +184,8 @@ def test_a_lift_by_a_table_throws_as_a_gap_that_moves():
 
 @pytest.mark.slow
 def test_a_drive_of_a_linkage_that_stops():
-    """A pendulum on a slider that a drive stops swings on as one whose pivot has got an impulse: as long as the drive goes, nothing swings."""
+    """A pendulum on a slider that a drive stops swings on as one whose pivot has got an impulse:
+    as long as the drive goes, nothing swings."""
     L, speed, a, t1 = 1.0, 2.0, 0.15, 0.5
     mass = lambda q, args: jnp.array([[2.0, L * jnp.cos(q[1])], [L * jnp.cos(q[1]), L**2]])
 

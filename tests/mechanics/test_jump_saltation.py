@@ -1,4 +1,5 @@
-"""Derivatives across a jump of the force by schemes that keep their steps: right where they are trusted, told where they cannot be."""
+"""Derivatives across a jump of the force by schemes that keep their steps: right where they are trusted,
+told where they cannot be."""
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +28,8 @@ def flat(found):
 
 
 def slope(scheme, problem, q0, v0, steps, **options):
-    """Order of convergence of the derivatives of several motions to those of `EventDriven`, on average over them; all must be trusted."""
+    """Order of convergence of the derivatives of several motions to those of `EventDriven`, on average over them;
+    all must be trusted."""
     options = {"wrt": WRT, "mode": "forward", "progress": False} | options
     right = ji.sensitivities(problem, q0, v0, steps=2, scheme=ji.EventDriven(), **options)
     assert np.all(right.trusted)
@@ -41,7 +43,8 @@ def slope(scheme, problem, q0, v0, steps, **options):
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=repr)
 def test_a_surface_that_is_passed(scheme):
-    """q = (t1 - t) v0 - (t1 - t)^2 / 2 from t = -q0 / v0 = 1 on, which is the end of a step; exact, as the force is constant on both sides."""
+    """q = (t1 - t) v0 - (t1 - t)^2 / 2 from t = -q0 / v0 = 1 on, which is the end of a step; exact, as the force is
+    constant on both sides."""
     found = ji.sensitivities(STEP, [-1.0], [1.0], t1=1.5, h=0.01, wrt="q0", scheme=scheme)
     assert found.trusted
     np.testing.assert_allclose([found.jacobian[x]["q0"].item() for x in ("q", "v")], [0.5, -1.0], atol=1e-9)

@@ -1,4 +1,5 @@
-"""A derivative across a jump of the force, the mass or the velocity of a gap in contact is right or not trusted; across a kink it is trusted."""
+"""A derivative across a jump of the force, the mass or the velocity of a gap in contact is right or not trusted;
+across a kink it is trusted."""
 
 import jax
 import jax.numpy as jnp
@@ -85,7 +86,8 @@ JUMPS = {
     "length by a logarithm": lambda t, q, v, s: -0.5 - q / jnp.cbrt(q * q) * jnp.exp(-jnp.log(q**2) / 6),
     "with a kink": lambda t, q, v, s: -jnp.where(q > 0, 1.0, 0.0) - 0.1 * jnp.abs(q - 1e-3),
 }
-# [[dq/dq0, dq/dv0], [dv/dq0, dv/dv0]] at 1.5: from q = -1 at v = 1 the one crosses at t = 1, the other slows down by 2 until it slides, by v0 - c in all
+# [[dq/dq0, dq/dv0], [dv/dq0, dv/dv0]] at 1.5: from q = -1 at v = 1 the one crosses at t = 1, the other slows down by 2
+# until it slides, by v0 - c in all
 EXACT = {"where": [[0.5, 1.0], [-1.0, 0.0]], "sign": [[1.0, (1 - 0.30123) / 2], [0.0, 0.0]]}
 # the lengths: q grows by 1/2 until it is zero at the speed 2^(1/2), then falls by 3/2
 TIME, SPEED = 2 * (2**0.5 - 1), 2**0.5 - 1.5 * (1.5 - 2 * (2**0.5 - 1))
@@ -212,7 +214,8 @@ def test_kink_of_a_force_is_no_jump(scheme, name):
 @over([*SCHEMES, ji.EventDriven()], default=slice(0, 1))
 @pytest.mark.parametrize(("force", "told"), [slow(KINKS["table"], 0), (JUMPS["staircase"], ji.Status.DERIVATIVE_JUMP)])
 def test_start_on_an_entry_of_a_table(scheme, force, told):
-    """The next turn of a search in a table asks of other entries on the other side, where nothing but the first may jump; zero has a rate, too."""
+    """The next turn of a search in a table asks of other entries on the other side, where nothing but the first may
+    jump; zero has a rate, too."""
     starts = [(q, v) for q in KNOTS[1:-1] for v in (1.0, -1.0)]
     found = [status_of(ji.Problem(force), [q], [v], scheme, t1=0.1, args=0.5) for q, v in starts]
     assert found == [told] * len(starts)
@@ -245,7 +248,8 @@ def test_values_alone_have_no_doubts():
 
 @pytest.mark.parametrize(("scheme", "within"), [(SCHEMES[1], 0.02), slow(SCHEMES[2], 1e-9)], ids=["steps", "located"])
 def test_fixed_time_of_a_jump_matters_to_derivatives_by_time(scheme, within):
-    """F = 1 up to t = .4, then -1: dv/dt0 = dv/dt1 = -1, not the mean force, to 2 h by steps; also where jax differentiates."""
+    """F = 1 up to t = .4, then -1: dv/dt0 = dv/dt1 = -1, not the mean force, to 2 h by steps;
+    also where jax differentiates."""
     clock, options = ji.Problem(KINKS["fixed time"]), {"args": 0.5, "scheme": scheme}
     found = ji.sensitivities(clock, [0.0], [1.0], t1=1.0, h=0.01, wrt=("q0", "t0", "t1"), **options)
     assert found.trusted
@@ -405,7 +409,8 @@ def test_a_start_on_a_border_matters_to_what_moves_the_start(scheme, steps):
     ("scheme", "steps"), [STARTED[0], *(slow(*x) for x in STARTED[1:2]), *STARTED[2:]], ids=lambda x: type(x).__name__
 )
 def test_a_start_on_a_border_matters_to_what_moves_the_border(scheme, steps):
-    """v = (pull - drag) t on one side, by whatever leaves start and border where they are; to the order of the scheme, h = 1/200."""
+    """v = (pull - drag) t on one side, by whatever leaves start and border where they are; to the order of the scheme,
+    h = 1/200."""
 
     def place(some):
         found = ji.solve(PULLED, [0.0], [0.0], t1=1.0, args=BEGUN["args"] | some, steps=steps, scheme=scheme)

@@ -1,4 +1,5 @@
-"""What a step may ask for: `Open` says where `Solved` would act, `Held` is `Solved` and its derivative on a known active set."""
+"""What a step may ask for: `Open` says where `Solved` would act, `Held` is `Solved` and its
+derivative on a known active set."""
 
 from functools import partial
 
@@ -39,7 +40,8 @@ def positions(increment):
 
 
 def test_open_acts_where_solved_has_an_impulse():
-    """Of velocities exactly where; of positions wherever it has one, and beyond only where a gap could close on the way."""
+    """Of velocities exactly where; of positions wherever it has one, and beyond only where a
+    gap could close on the way."""
     rng = np.random.default_rng(0)
     acted = 0
     for _ in range(40):
@@ -63,7 +65,8 @@ def test_open_acts_on_what_is_no_number():
 
 
 def check(reaction, x, known, allowed):
-    """Checks a `Held` reaction on ``known`` contacts: its value, and its derivative in x against that of the law with a solver."""
+    """Checks a `Held` reaction on ``known`` contacts: its value, and its derivative in x against
+    that of the law with a solver."""
 
     def both(law, x):
         found = reaction(law, x)
@@ -90,7 +93,8 @@ def test_held_is_solved_on_its_active_set():
     ("normal", "allowed"), [pytest.param("implicit", 1e-2, marks=pytest.mark.slow), ("explicit", 1e-8)]
 )
 def test_held_is_solved_at_a_projected_position(normal, allowed):
-    """One Newton step from the solution: exact where normals are fixed, else up to their turning, h times the curvature."""
+    """One Newton step from the solution: exact where normals are fixed, else up to their turning,
+    h times the curvature."""
     base, h = jnp.array([0.9, jnp.sqrt(0.595), 1.1]), 1e-3  # on the ellipse
 
     def reaction(law, x):

@@ -1,4 +1,5 @@
-"""Closed chains: a four-bar linkage in three angles and by one of them, positions in which a linkage is singular, and joints that drive."""
+"""Closed chains: a four-bar linkage in three angles and by one of them, positions in which a linkage is singular,
+and joints that drive."""
 
 import jax
 import jax.numpy as jnp
@@ -80,7 +81,8 @@ def dependent_loop(t, q, args):
 
 @pytest.mark.slow
 def test_impulses_of_dependent_rows_are_the_least_with_their_derivative():
-    """Those with which a start is projected: of the two rows that are needed by numpy's pseudo-inverse, and its differences along the linkage's motion."""
+    """Those with which a start is projected: of the two rows that are needed by numpy's pseudo-inverse, and its
+    differences along the linkage's motion."""
     options = {"t1": 0.01, "steps": 1, "scheme": ji.MoreauJean(), "save": "final"}
 
     def impulse(crank, joints, save=1):
@@ -139,7 +141,8 @@ def test_a_linkage_that_passes_a_singular_position_fails(scheme):
 
 
 def test_a_driven_joint_moves_as_it_is_told():
-    """A mass on a crank of given angle t^2: by the joint's equations alone, with the driving impulse that the change of momentum asks for."""
+    """A mass on a crank of given angle t^2: by the joint's equations alone,
+    with the driving impulse that the change of momentum asks for."""
     driven = ji.Problem(
         lambda t, q, v, args: jnp.zeros(2), joints=lambda t, q, args: jnp.stack([q[0] - t**2, q[1] - 0.5 * q[0]])
     )

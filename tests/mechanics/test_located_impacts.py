@@ -1,6 +1,7 @@
 """`save=Events(impacts=k)`: times, places and velocities of impacts, with the derivatives of the motion.
 
-Closed forms hold to the tolerance of the scheme, 1e-9; motions of these tests are polynomials between impacts, so that all is exact to rounding.
+Closed forms hold to the tolerance of the scheme, 1e-9; motions of these tests are polynomials between impacts, so that
+all is exact to rounding.
 """
 
 import jax
@@ -114,7 +115,8 @@ def test_contacts_are_told_apart(differentiated):
 @pytest.mark.slow
 @pytest.mark.parametrize("coupled", [False, True])
 def test_impacts_at_once_are_entries_of_their_own(coupled):
-    """Two balls dropped from one height, or one point that falls into a corner of 60 degrees: contacts in order, at one time."""
+    """Two balls dropped from one height, or one point that falls into a corner of 60 degrees: contacts in order,
+    at one time."""
     normals = jnp.array([[0.5, np.sqrt(0.75)], [-0.5, np.sqrt(0.75)]]) if coupled else jnp.eye(2)
     force = lambda t, q, v, args: jnp.array([0.0 if coupled else -1.0, -1.0])
     problem = ji.Problem(force, lambda t, q, args: normals @ q)

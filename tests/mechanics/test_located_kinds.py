@@ -1,7 +1,8 @@
-"""`save=Events(kinds=...)`: times and states of stops, reversals, breaks and releases, with the derivatives of the motion.
+"""`save=Events(kinds=...)`: times and states of stops, reversals, breaks and releases,
+with the derivatives of the motion.
 
-Motions of these tests are polynomials between events, whose times are roots in closed form or of Newton's method: tolerances are some tens of those of the
-scheme, 1e-11.
+Motions of these tests are polynomials between events, whose times are roots in closed form or of Newton's method:
+tolerances are some tens of those of the scheme, 1e-11.
 """
 
 import jax
@@ -34,7 +35,8 @@ def pulled(x, **options):
 
 
 def exact_times(x):
-    """It breaks away where the pull is that of static friction, stops where its speed is zero again, and breaks away to the other side."""
+    """It breaks away where the pull is that of static friction, stops where its speed is zero again,
+    and breaks away to the other side."""
     k, c, mu, rests = x
     half = 0.5 * c
     first = half - jnp.sqrt(half**2 - rests * G / k)
@@ -60,7 +62,8 @@ def test_a_block_breaks_away_and_stops_at_exact_times_with_exact_derivatives():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STATIC)
 def test_several_events_in_a_row_are_those_of_another_method(name):
-    """Of a shaken block and an oscillator: all events of friction in the order of time, and their slopes by differences."""
+    """Of a shaken block and an oscillator: all events of friction in the order of time,
+    and their slopes by differences."""
     changes, (x, v), t1, events = STATIC[name]
     args = {key: jnp.asarray(value) for key, value in (NUMBERS | changes).items()}
     save = ji.Events(impacts=8, kinds=KINDS)
@@ -111,7 +114,8 @@ def test_a_release_has_the_time_at_which_the_force_vanishes(rubs):
     assert [KINDS[k] for k in found.kind[:2]] == ["impact", "release"] and found.count == 2
     np.testing.assert_allclose(found.t[1], G / 8, **NEAR)
     np.testing.assert_allclose(found.q[1, 1], 0, atol=1e-10)
-    # the impulse of friction is mu (g t - k t^2 / 2) from the start on, g^2 / 2k mu in all; the height is at rest, whenever it leaves
+    # the impulse of friction is mu (g t - k t^2 / 2) from the start on, g^2 / 2k mu in all; the height is at rest,
+    # whenever it leaves
     friction = 0.3 * G**2 / 2 if rubs else 0.0
     np.testing.assert_allclose(found.before[1], [3 - friction / 8, 0], atol=1e-10)
     np.testing.assert_allclose(slope, [-G / 64, 0, 0, friction / 64], rtol=0, atol=1e-9)

@@ -28,7 +28,8 @@ def final(problem, q0, v0, **options):
 
 @pytest.mark.slow
 def test_more_orthogonal_walls_at_once_than_a_step_locates():
-    """Three coordinates reach their walls together, where two events are located: values and derivatives of each alone."""
+    """Three coordinates reach their walls together, where two events are located:
+    values and derivatives of each alone."""
     walls = ji.Problem(lambda t, q, v, args: jnp.zeros(3), lambda t, q, args: q, restitution=0.6)
 
     @jax.jit
@@ -57,7 +58,8 @@ def test_many_impacts_in_a_step(e):
 
 @pytest.mark.slow
 def test_energy_stays_where_hundreds_of_impacts_fall_into_a_step():
-    """Galperin's billiard with mass ratio 10^4 makes 313 impacts, most of them within a few steps of these; e = 1 keeps the energy."""
+    """Galperin's billiard with mass ratio 10^4 makes 313 impacts, most of them within a few steps of these;
+    e = 1 keeps the energy."""
     found = final(GALPERIN, [1.0, 2.0], [0.0, -1.0], t1=3.0, steps=1009)
     energy = found.v[-1] ** 2 @ np.array([1.0, 1e4])
     np.testing.assert_allclose(energy, 1e4, rtol=1e-9)  # was 4150 times as much
@@ -65,7 +67,8 @@ def test_energy_stays_where_hundreds_of_impacts_fall_into_a_step():
 
 
 def test_hundreds_of_impacts_that_turn_a_motion():
-    """Galperin's billiard, mass ratio 10^4: the light ball is at .6605 at t = 4; without those impacts it would be at .997."""
+    """Galperin's billiard, mass ratio 10^4: the light ball is at .6605 at t = 4;
+    without those impacts it would be at .997."""
     exact = 0.6605359271728702  # 313 impacts followed one by one
     found = final(GALPERIN, [1.0, 2.0], [0.0, -1.0], t1=4.0, steps=1009).raise_if_failed()
     # straight paths: rounding, by a factor of each of 313 impacts

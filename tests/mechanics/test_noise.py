@@ -38,7 +38,8 @@ def normal(key, n, r):
 
 @pytest.mark.parametrize("scheme", [SCHEMES[0], *map(slow, SCHEMES[1:])], ids=lambda s: type(s).__name__)
 def test_impulses_are_those_of_the_key(scheme):
-    """A free body has the sum of the impulses of all steps, counted from t = 0, whatever the scheme; polynomials of the numbers are exact to 4e-9."""
+    """A free body has the sum of the impulses of all steps, counted from t = 0, whatever the scheme; polynomials of the
+    numbers are exact to 4e-9."""
     key, h, steps = jax.random.key(7), 0.25, 4
     numbers = np.array([normal(key, n, 3) for n in range(8, 8 + steps)])
     found = ji.solve(FREE, np.zeros(3), np.ones(3), t0=2.0, t1=3.0, steps=steps, scheme=scheme, key=key)
@@ -47,7 +48,8 @@ def test_impulses_are_those_of_the_key(scheme):
 
 @pytest.mark.parametrize("scheme", [SCHEMES[3], *map(slow, SCHEMES[:3] + SCHEMES[4:])], ids=lambda s: type(s).__name__)
 def test_noise_that_depends_on_the_state_is_of_ito(scheme):
-    """dv = v dW: each step multiplies v by 1 + sqrt(h) xi, of mean 1; in the sense of Stratonovich the mean would grow."""
+    """dv = v dW: each step multiplies v by 1 + sqrt(h) xi, of mean 1; in the sense of
+    Stratonovich the mean would grow."""
     grows = FREE.replace(noise=lambda t, q, v, args: v[:, None])
     key, h = jax.random.key(1), 0.01
     numbers = np.array([normal(key, n, 1)[0] for n in range(20)])
@@ -57,7 +59,8 @@ def test_noise_that_depends_on_the_state_is_of_ito(scheme):
 
 @pytest.mark.parametrize("scheme", [SCHEMES[0], slow(SCHEMES[1]), slow(SCHEMES[3])], ids=lambda s: type(s).__name__)
 def test_elastic_oscillator_has_the_law_of_gibbs(scheme):
-    """Density exp(-(v^2 + q^2)/2D) for q > 0 whatever the impacts: the means of v^2 and q are exact, to four standard errors and the order of h."""
+    """Density exp(-(v^2 + q^2)/2D) for q > 0 whatever the impacts: the means of v^2 and q are exact, to four standard
+    errors and the order of h."""
     lanes, h = 20_000, 0.01
     start = np.zeros((lanes, 1)) + 0.5
     found = ji.ensemble(oscillator(1.0), start, np.zeros(1), t1=12.0, h=h, scheme=scheme, key=3)
@@ -69,7 +72,8 @@ def test_elastic_oscillator_has_the_law_of_gibbs(scheme):
 
 
 def test_inelastic_impacts_balance_the_energy_of_noise():
-    """For e = 0.6: sigma^2/2 = 2 zeta E v^2 + E (1 - e)/(1 + e) p^2/2 per unit of time, p the impulses, to four standard errors and the order of h."""
+    """For e = 0.6: sigma^2/2 = 2 zeta E v^2 + E (1 - e)/(1 + e) p^2/2 per unit of time, p the impulses, to four
+    standard errors and the order of h."""
     e, damping, h, begin, end = 0.6, 0.1, 0.005, 10.0, 20.0
     problem = oscillator(e, damping)
     lanes = 500
@@ -102,8 +106,8 @@ def test_density_of_the_reference_is_that_of_gibbs():
 
 @pytest.mark.parametrize("scheme", [SCHEMES[0], slow(SCHEMES[1]), slow(SCHEMES[3])], ids=lambda s: type(s).__name__)
 def test_inelastic_oscillator_has_the_density_of_fokker_and_planck(scheme):
-    """The oscillator of path integration by H. T. Sykora, R. Kuske, D. Yurchenko (Nonlinear Dyn. 2024), e = 0.7, zeta = 0.1, sigma = 1: to four
-    standard errors and the order of h."""
+    """The oscillator of path integration by H. T. Sykora, R. Kuske, D. Yurchenko (Nonlinear Dyn. 2024), e = 0.7, zeta =
+    0.1, sigma = 1: to four standard errors and the order of h."""
     lanes, h = 20_000, 0.01
     start = np.full((lanes, 1), 0.5)
     problem = oscillator(0.7, 0.1).replace(noise=lambda t, q, v, args: jnp.ones((1, 1)))
@@ -115,8 +119,8 @@ def test_inelastic_oscillator_has_the_density_of_fokker_and_planck(scheme):
 
 
 def test_speed_of_the_first_return_has_the_density_of_mckean():
-    """Accelerated at random from a wall with speed 1: 3/(2 pi) u^(3/2)/(1 + u^3), J. Math. Kyoto Univ. 2 (1963); to four standard errors, of which
-    later returns than t1 = 100 are a tenth."""
+    """Accelerated at random from a wall with speed 1: 3/(2 pi) u^(3/2)/(1 + u^3), J. Math. Kyoto Univ. 2 (1963); to
+    four standard errors, of which later returns than t1 = 100 are a tenth."""
     wall = FREE.replace(constraints=lambda t, q, args: q)
     lanes = 4000
     given = {"t1": 100.0, "h": 0.05, "key": 1, "scheme": ji.EventDriven(), "until": ji.Until.impact(0)}
@@ -128,7 +132,8 @@ def test_speed_of_the_first_return_has_the_density_of_mckean():
 
 
 def test_mean_first_passage_of_random_acceleration():
-    """Out of [0, 1] from rest at x: the formula of Masoliver and Porra, Phys. Rev. Lett. 75 (1995), to four standard errors."""
+    """Out of [0, 1] from rest at x: the formula of Masoliver and Porra, Phys. Rev. Lett. 75 (1995),
+    to four standard errors."""
     x, lanes = 0.2, 4000
     shape = (x * (1 - x)) ** (1 / 6) * sum(hyp2f1(1, -1 / 3, 7 / 6, y) for y in (x, 1 - x))
     exact = 2 ** (2 / 3) * 3 ** (-1 / 6) / gamma(7 / 3) * shape
@@ -140,7 +145,8 @@ def test_mean_first_passage_of_random_acceleration():
 
 
 def test_derivatives_with_the_noise_held_fixed():
-    """Of a path with impacts and noise that depends on the place: differences of runs with one key, whose errors are those of `EventDriven`."""
+    """Of a path with impacts and noise that depends on the place: differences of runs with one key, whose errors are
+    those of `EventDriven`."""
     noise = lambda t, q, v, args: args * (1 + 0.3 * q[:, None])
     problem = oscillator(0.8).replace(noise=noise)
 
@@ -156,7 +162,8 @@ def test_derivatives_with_the_noise_held_fixed():
 
 
 def test_derivative_of_a_mean_is_the_mean_of_derivatives():
-    """Each path has its own; both are unbiased: differences of means with the same keys, to four standard errors of their distance."""
+    """Each path has its own; both are unbiased: differences of means with the same keys,
+    to four standard errors of their distance."""
     problem = oscillator(0.8).replace(noise=lambda t, q, v, args: jnp.full((1, 1), 0.5) * args)
     lanes, d = 4000, 0.1
     given = {"t1": 3.0, "steps": 60, "key": 3, "scheme": ji.EventCorrected()}
@@ -168,7 +175,8 @@ def test_derivative_of_a_mean_is_the_mean_of_derivatives():
 
 
 def test_friction_under_noise():
-    """A block on a floor that noise pushes along it: friction takes .3 g h of the velocity in a step, or all of it; located schemes refuse it."""
+    """A block on a floor that noise pushes along it: friction takes .3 g h of the velocity in a step, or all of it;
+    located schemes refuse it."""
     block = ji.Problem(
         lambda t, q, v, args: jnp.array([0.0, -9.81]),
         lambda t, q, args: q[1:],
@@ -237,7 +245,8 @@ def test_sections_are_states_of_the_ensemble():
 
 
 def test_exponents_add_up_to_damping_and_impacts():
-    """Of n impacts in the time T the sum is -.2 + 2 n log(e)/T, whatever the noise, to the second order of h = .06; one impact is .006."""
+    """Of n impacts in the time T the sum is -.2 + 2 n log(e)/T, whatever the noise, to the second order of h = .06;
+    one impact is .006."""
     intervals, e = 40, 0.7
     given = {"key": 1, "scheme": ji.EventCorrected()}
     found = analysis.lyapunov(FORCED, [0.3], [0.0], interval=np.pi, steps=50, intervals=intervals, **given)

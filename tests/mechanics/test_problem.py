@@ -75,7 +75,8 @@ AT_REST = lambda t, q, v, args: jnp.zeros(2)
 
 @pytest.mark.parametrize("force", [AT_REST, DAMPING], ids=["none", "damping"])
 def test_missing_velocity_terms_are_remarked_on(force):
-    """A free point in polar coordinates without centrifugal force stays at r = 1, in place of sqrt(1 + t^2); damping makes no difference."""
+    """A free point in polar coordinates without centrifugal force stays at r = 1, in place of sqrt(1 + t^2);
+    damping makes no difference."""
     free = ji.Problem(force, mass=polar_mass)
     with pytest.warns(
         ji.JaximpactWarning,
@@ -114,7 +115,8 @@ def test_explicit_time_in_the_lagrangian():
 
 
 def test_python_runs_a_lagrangian_once_for_each_kind_of_operands():
-    """However often a program needs M and g; without that, tracing 1000 double pendulums took twice as long as by hand."""
+    """However often a program needs M and g; without that, tracing 1000 double pendulums
+    took twice as long as by hand."""
     runs = []
 
     def lagrangian(t, q, v, args):

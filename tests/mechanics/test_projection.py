@@ -1,4 +1,5 @@
-"""Every projection solves the same problem, of velocities and of positions: against a general optimiser, and differences."""
+"""Every projection solves the same problem, of velocities and of positions: against a general optimiser,
+and differences."""
 
 from functools import cache
 
@@ -157,8 +158,8 @@ def test_residual_is_a_velocity(method):
 
 @pytest.mark.parametrize("execution", ["native", pytest.param("xla", marks=pytest.mark.slow)])
 def test_the_round_off_of_a_large_radius_is_no_failure(execution):
-    """A body that slides on a planet, by coordinates from a point of its surface: gaps have the round-off of the radius, 1e-13, which divided
-    by h is more than 1e-12 of the speed at which it closes."""
+    """A body that slides on a planet, by coordinates from a point of its surface: gaps have the round-off of the
+    radius, 1e-13, which divided by h is more than 1e-12 of the speed at which it closes."""
     height = lambda t, q, radius: jnp.sqrt(q[0] ** 2 + (q[1] + radius) ** 2)[None] - radius
     planet = ji.Problem(lambda t, q, v, args: jnp.array([0.0, -9.81]), height)
     found = ji.solve(planet, [0.0, 1e-3], [0.5, 0.0], t1=1.0, h=1e-3, args=1e3, execution=execution, save=1)

@@ -17,7 +17,8 @@ from jaximpact.mechanics.status import FAILURES, Status
 
 
 def gradients(rng, kind, d, m):
-    """Gradients (m, d): in general position, positive combinations of a few, within 1e-12 to 1e-3 of a few, or repeated."""
+    """Gradients (m, d): in general position, positive combinations of a few, within 1e-12 to 1e-3 of a few,
+    or repeated."""
     few = rng.normal(size=(max(1, min(m // 2, d)), d))
     repeated = few[np.arange(m) % len(few)]
     return {

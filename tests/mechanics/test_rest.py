@@ -1,6 +1,8 @@
-"""Bodies that stay where they are, or are carried along: whatever walls, legs or springs hold them, they stay, and no failure is told.
+"""Bodies that stay where they are, or are carried along: whatever walls, legs or springs hold them, they stay,
+and no failure is told.
 
-Depths, velocities and sums of forces are round-off there; a test that compares two of them must not take them for motion.
+Depths, velocities and sums of forces are round-off there; a test that compares two of them
+must not take them for motion.
 """
 
 import jax
@@ -21,7 +23,8 @@ def push(t):
 
 
 def corner(way):
-    """Point between a rough wall and a rough floor, pushed towards the wall or away from it, less than friction holds."""
+    """Point between a rough wall and a rough floor, pushed towards the wall or away from it,
+    less than friction holds."""
     return ji.Problem(
         lambda t, q, v, args: jnp.stack([way * t, -G]),
         lambda t, q, args: q,
@@ -63,7 +66,8 @@ def block():
 
 
 def stool(feet, inertia, mu):
-    """Stool of height .1, whose feet are pushed sideways, less than friction holds; q = (x, y, z, tilts about x and y)."""
+    """Stool of height .1, whose feet are pushed sideways, less than friction holds;
+    q = (x, y, z, tilts about x and y)."""
     arms = np.concatenate([feet, np.full((len(feet), 1), -0.1)], axis=1)
 
     def places(q):
@@ -125,7 +129,8 @@ FEW = ["corner", "light spokes", "springs"]
 
 
 def check_rest(name, h, dtype):
-    """Places change by no more than round-off: of 20,000 steps that each lose an eps, or of 200 steps of impulses a hundred times as large."""
+    """Places change by no more than round-off: of 20,000 steps that each lose an eps, or of 200 steps of impulses a
+    hundred times as large."""
     problem, q0 = RESTING[name]()
     if problem.mass is not None:
         problem = problem.replace(mass=jnp.asarray(problem.mass, dtype))
@@ -157,7 +162,8 @@ def test_what_rests_stays_for_every_step(name, h):
 
 
 def test_a_body_on_a_shaken_table_does_not_fail_where_the_table_turns_round():
-    """Its velocity vanishes there while it lies h A w / 2 deep, which is no depth beside a radius: the table is flat."""
+    """Its velocity vanishes there while it lies h A w / 2 deep, which is no depth beside a radius:
+    the table is flat."""
     size, rate = 0.1, 9.0
     table = ji.Problem(
         lambda t, q, v, args: jnp.array([0.0, -G]),
@@ -173,8 +179,10 @@ def test_a_body_on_a_shaken_table_does_not_fail_where_the_table_turns_round():
 
 
 def test_past_a_kink_newtons_method_ends_on_the_solution_in_two_iterations():
-    """Of a piecewise linear force the second iteration is exact: ten of them give the same motion, which has not failed."""
-    force = lambda t, q, v, args: jnp.interp(t, jnp.array([0.0, 0.3, 0.9, 2.0]), jnp.array([0.0, 9.0, -7.0, 0.0])) - 2e3 * jnp.maximum(v, 0) - 10 * q  # fmt: skip
+    """Of a piecewise linear force the second iteration is exact: ten of them give the same motion,
+    which has not failed."""
+    force = lambda t, q, v, args: jnp.interp(t, jnp.array([0.0, 0.3, 0.9, 2.0]),
+        jnp.array([0.0, 9.0, -7.0, 0.0])) - 2e3 * jnp.maximum(v, 0) - 10 * q  # fmt: skip
     run = lambda newton: ji.solve(ji.Problem(force), [0.0], [0.0], t1=2.0, h=1e-2, scheme=ji.MoreauJean(newton=newton))
     two, ten = run(2), run(10)
     assert not two.failed and not ten.failed
@@ -182,7 +190,8 @@ def test_past_a_kink_newtons_method_ends_on_the_solution_in_two_iterations():
 
 
 def test_a_light_wheel_without_a_rim_turns_about_its_spoke():
-    """An inverted pendulum, phi'' (1 + J) = g sin(phi + alpha), phi the angle of the spoke from the vertical: errors are of first order."""
+    """An inverted pendulum, phi'' (1 + J) = g sin(phi + alpha), phi the angle of the spoke from the vertical:
+    errors are of first order."""
     problem, _ = spokes(1e-4)
     slope = 0.1
     problem = problem.replace(force=lambda t, q, v, args: G * jnp.array([np.sin(slope), -np.cos(slope), 0.0]))
@@ -205,7 +214,8 @@ def test_a_light_wheel_without_a_rim_turns_about_its_spoke():
 
 @pytest.mark.slow
 def test_without_friction_rounding_is_no_slip():
-    """Points pressed to smooth walls and pulled off: exactly the derivatives and statuses of the problem that knows no friction."""
+    """Points pressed to smooth walls and pulled off: exactly the derivatives and statuses of the
+    problem that knows no friction."""
     angles, pulls = np.linspace(0.1, 6, 16), np.repeat([-0.7, -1.9], 8)  # the last eight points leave their walls
     normal = lambda args: jnp.array([jnp.cos(args["angle"]), jnp.sin(args["angle"])])
     smooth = ji.Problem(
@@ -218,7 +228,8 @@ def test_without_friction_rounding_is_no_slip():
     args = {"angle": angles, "pull": pulls}
     found, right = (
         ji.sensitivities(
-            p, q0=np.zeros((16, 2)), v0=np.zeros((16, 2)), args=args, args_axes=0, t1=1.0, steps=100, scheme=ji.EventCorrected(), wrt="v0", progress=False
+            p, q0=np.zeros((16, 2)), v0=np.zeros((16, 2)), args=args, args_axes=0, t1=1.0, steps=100,
+            scheme=ji.EventCorrected(), wrt="v0", progress=False
         )
         for p in (rough, smooth)
     )  # fmt: skip

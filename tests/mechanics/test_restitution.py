@@ -1,4 +1,5 @@
-"""Restitution as a function of the approach speed: motions and derivatives against exact flights, and what is refused."""
+"""Restitution as a function of the approach speed: motions and derivatives against exact flights,
+and what is refused."""
 
 import jax
 import jax.numpy as jnp
@@ -67,7 +68,8 @@ def end(problem, names, x, t1, steps, scheme):
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", [FINE, slow(ji.EventCorrected())])
 def test_a_ball_against_its_flights(scheme):
-    """Parabolas are exact for both: round-off of 8 flights, which the last bounces of a Jacobian magnify to some 1e3."""
+    """Parabolas are exact for both: round-off of 8 flights, which the last bounces of a
+    Jacobian magnify to some 1e3."""
     x, t1, names = np.array([1.2, -0.3, *MEASURED.values(), 9.81]), 1.4, (*MEASURED, "g")
     value, jacobian = with_jacobian(ball, x, t1)
     run = lambda x: end(BALL, names, x, t1, 50, scheme)
@@ -77,13 +79,15 @@ def test_a_ball_against_its_flights(scheme):
 
 @pytest.mark.parametrize(("scheme", "order"), [(ji.EventCorrected(), 2), slow(ji.MoreauJean(), 1)])
 def test_orders(scheme, order):
-    """A spring against a wall, three impacts; errors at steps a factor of eight apart, the mean of sixteen neighbours each, known to .15 of an order."""
+    """A spring against a wall, three impacts; errors at steps a factor of eight apart, the mean of sixteen neighbours
+    each, known to .15 of an order."""
     x, t1 = np.array([1.0, 0.4, *MEASURED.values()]), 9.0
     value, jacobian = with_jacobian(spring, x, t1)
     errors = []
     for steps in (200, 1600):
         found = ji.sensitivities(
-            SPRING, x[:1], x[1:2], t1=t1, h=t1 / np.arange(steps, steps + 16), args=MEASURED, wrt=("q0", "v0", "args"), scheme=scheme
+            SPRING, x[:1], x[1:2], t1=t1, h=t1 / np.arange(steps, steps + 16), args=MEASURED, wrt=("q0", "v0", "args"),
+            scheme=scheme
         )  # fmt: skip
         state = np.concatenate([found.value["q"], found.value["v"]], axis=1)
         parts = [
@@ -99,8 +103,8 @@ def test_orders(scheme, order):
 
 @pytest.mark.parametrize("scheme", slow_but(SCHEMES[1:2], SCHEMES))
 def test_power_laws(scheme):
-    """A puck between walls meets them at speeds w, (1 - c w^(1/5)) w, ...: exact for all, and so is its derivative, though w^(1/5) has none at the wall
-    that is not met."""
+    """A puck between walls meets them at speeds w, (1 - c w^(1/5)) w, ...: exact for all, and so is its derivative,
+    though w^(1/5) has none at the wall that is not met."""
     speed = lambda w, c: (1 - c * w**0.2) * w
     exact = lambda x: -speed(speed(speed(x[0], x[1]), x[1]), x[1])
     x = jnp.array([1.3, 0.2])
@@ -210,8 +214,8 @@ def test_wrong_functions():
 def test_values_out_of_range_on_the_way(scheme):
     """At the impact, 4.4 m/s, which no check of the start foresees; of what is traced, at the first one."""
     run = lambda top: ji.solve(
-        BALL.replace(restitution=lambda w, args: 0.5 + args["a"] * w), [1.0], [0.0], t1=0.6, h=1e-3, args={"a": top, "g": 9.81},
-        scheme=scheme, save="final",
+        BALL.replace(restitution=lambda w, args: 0.5 + args["a"] * w), [1.0], [0.0], t1=0.6, h=1e-3,
+        args={"a": top, "g": 9.81}, scheme=scheme, save="final",
     ).status  # fmt: skip
     assert jax.jit(run)(0.1) == 0
     for top in (0.2, -0.2, np.nan):
@@ -237,7 +241,8 @@ def test_analyses():
 
 @pytest.mark.slow
 def test_families_of_orbits():
-    """Along a branch of an impact oscillator a constant function is the number, whose orbits have impacts of the same speed."""
+    """Along a branch of an impact oscillator a constant function is the number,
+    whose orbits have impacts of the same speed."""
     force = lambda t, q, v, args: -q + args["A"] * jnp.cos(2.2 * t) - 0.1 * v
     found = []
     for e in (0.6, lambda w, args: 0.6 + 0 * w):

@@ -1,4 +1,5 @@
-"""Rods that fall, rock on two contacts and come to rest, by `EventCorrected`: where they end, and what is told of their derivatives."""
+"""Rods that fall, rock on two contacts and come to rest, by `EventCorrected`: where they end,
+and what is told of their derivatives."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -24,7 +25,8 @@ ROD = ji.Problem(
 
 @pytest.mark.parametrize("e", [0.0, 0.5])
 def test_a_rod_that_rocks_on_two_contacts_comes_to_rest_on_both(e):
-    """It rattled for ever, at velocities of h g, with a clean status; or sank, where an impact at one end pushes the other down."""
+    """It rattled for ever, at velocities of h g, with a clean status; or sank,
+    where an impact at one end pushes the other down."""
     rods = {
         "a": np.array([0.7586, 1.6826, 1.3313]),
         "b": np.array([0.4021, 0.4324, 1.8236]),
@@ -41,7 +43,8 @@ def test_a_rod_that_rocks_on_two_contacts_comes_to_rest_on_both(e):
 
 @pytest.mark.slow
 def test_single_precision_overlooks_no_impact_of_a_falling_rod():
-    """Gaps are left negative by the rounding of the path alone; a round-off taken for that of a thousand steps gave 6e-3."""
+    """Gaps are left negative by the rounding of the path alone; a round-off taken for that of
+    a thousand steps gave 6e-3."""
     rod = {name: np.float32(x) for name, x in (("a", 1.6826), ("b", 0.4324), ("inertia", 2.555))}
     start = np.array([0.8, -0.2], np.float32)
     found = final(ROD, start, np.zeros(2, np.float32), t1=np.float32(3), steps=303, e=np.float32(0.3), args=rod)
@@ -70,7 +73,8 @@ RODS = {
 @pytest.mark.parametrize("e", [0.0, pytest.param(0.5, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("scheme", [SCHEME, pytest.param(ji.MoreauJean(), marks=pytest.mark.slow)])
 def test_a_rod_of_two_gaps_that_strikes_a_wall_is_trusted(rod, e, scheme):
-    """Where an inelastic impact stops the body the round-off of what it had is no opening: it had doubtful derivatives."""
+    """Where an inelastic impact stops the body the round-off of what it had is no opening:
+    it had doubtful derivatives."""
 
     def gaps(t, q, args):
         return jnp.stack([*RODS[rod](jnp.sqrt(q @ q)), 0.3 - q[0]])

@@ -1,4 +1,5 @@
-"""`EventDriven` with friction in space: slip that turns, stops, begins and strikes, to the digits of its tolerance in states and Jacobians.
+"""`EventDriven` with friction in space: slip that turns, stops, begins and strikes,
+to the digits of its tolerance in states and Jacobians.
 
 References are closed forms, or fine solutions of the equations of a block by code that shares nothing with the library.
 """
@@ -151,7 +152,8 @@ SPHERE = ji.Problem(
 
 
 def rolling(p, v, t):
-    """State (8,) of a sphere that slips until it rolls, in directions across its normal: coordinates are places and turns along the slip."""
+    """State (8,) of a sphere that slips until it rolls, in directions across its normal:
+    coordinates are places and turns along the slip."""
     slip = v[:2] + p["R"] * v[2:]
     speed = jnp.sqrt(slip @ slip)
     push = -p["mu"] * p["g"] * slip / speed
@@ -218,7 +220,8 @@ SHAKEN = BLOCK.replace(force=lambda t, q, v, args: jnp.stack([0 * t, 0 * t, 0 * 
 
 
 def broken(x, y, t1):
-    """State (4,) of a block on the shaken table that breaks away once, by scipy's implicit method from where it does."""
+    """State (4,) of a block on the shaken table that breaks away once,
+    by scipy's implicit method from where it does."""
     speed = lambda t: np.array([x * np.cos(4 * t), y * (np.sin(2.8 * t + 0.4) - np.sin(0.4))])
     swing = lambda t: np.array([-4 * x * np.sin(4 * t), 2.8 * y * np.cos(2.8 * t + 0.4)])
     low, high = 0.05, 0.3
@@ -239,7 +242,8 @@ def broken(x, y, t1):
 
 @pytest.mark.slow
 def test_a_block_breaks_away_from_a_shaken_table():
-    """Its slip begins with the square of time: explicit substeps took 1300 trials for this, 70 tolerances off, and derivatives that were noise."""
+    """Its slip begins with the square of time: explicit substeps took 1300 trials for this, 70 tolerances off, and
+    derivatives that were noise."""
     call = {"t1": 0.6, "steps": 2, "wrt": "args", "scheme": ji.EventDriven()}
     numbers = {"x": 1.2, "y": 0.5, "mu": 0.3}
     found = ji.sensitivities(SHAKEN, np.zeros(3), [1.2, 0.0, 0.0], args=numbers, **call)
@@ -259,7 +263,8 @@ def test_a_block_breaks_away_from_a_shaken_table():
 
 @pytest.mark.slow
 def test_slip_that_goes_on_through_zero_is_told():
-    """A block thrown straight up a steep slope turns round: what changes across its line do, a power of them, has no derivative to trust."""
+    """A block thrown straight up a steep slope turns round: what changes across its line do, a power of them,
+    has no derivative to trust."""
     call = {"t1": 1.0, "steps": 5, "args": NUMBERS | {"down": 6.0}, "wrt": "v0", "scheme": TIGHT}
     found = ji.sensitivities(BLOCK, np.zeros(3), [0.0, 3.0, 0.0], **call)
     assert found.status == ji.Status.DERIVATIVE_EVENTS

@@ -1,4 +1,5 @@
-"""Derivatives of motions that start on a wall, of those that only just reach one, and of those that stop at one with no force on it."""
+"""Derivatives of motions that start on a wall, of those that only just reach one,
+and of those that stop at one with no force on it."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -21,9 +22,11 @@ PUCK = ji.Problem(lambda t, q, v, args: 0 * v, lambda t, q, args: 4.0 - jnp.sum(
 
 @pytest.mark.parametrize(("scheme", "steps", "tolerance"), SCHEMES, ids=lambda x: type(x).__name__)
 def test_a_start_on_a_wall(scheme, steps, tolerance):
-    """Along the wall: angular momentum x v_y - y v_x is kept, on the way to the wall as well, so that x counts although the wall takes it.
+    """Along the wall: angular momentum x v_y - y v_x is kept, on the way to the wall as well,
+    so that x counts although the wall takes it.
 
-    At rest: on one side of the start it stays where it is, on the other it would, too, but off the wall. To the order of each scheme, h = 1/200.
+    At rest: on one side of the start it stays where it is, on the other it would, too, but off the wall. To the order
+    of each scheme, h = 1/200.
     """
     t1, e = 2.0, 0.0 if isinstance(scheme, ji.Maury) else 0.5
     starts = np.array([[2.0, 0.0], [2.0, 0.0]]), np.array([[0.0, 1.0], [0.0, 0.0]])
@@ -37,7 +40,8 @@ def test_a_start_on_a_wall(scheme, steps, tolerance):
 
 
 def test_a_start_on_a_wall_that_falls_away_faster_than_the_body():
-    """The contact opens at once; `MoreauJean` holds it for a step, which is right to first order, but its derivative is not."""
+    """The contact opens at once; `MoreauJean` holds it for a step, which is right to first order,
+    but its derivative is not."""
     falling = ji.Problem(lambda t, q, v, args: 0 * v - 1.0, lambda t, q, args: q + args * t**2, restitution=0.0)
     options = {"t1": 0.5, "steps": 20, "scheme": ji.MoreauJean(), "sensitivity": "corrected"}
     found = [int(ji.solve(falling, [0.0], [0.0], args=a, **options).status) for a in (2.0, 0.2)]
@@ -55,7 +59,8 @@ def test_a_motion_that_touches_a_wall_exactly_has_no_derivative():
 @pytest.mark.slow
 @pytest.mark.parametrize(("scheme", "steps"), [(DRIVEN, 1), slow(ji.MoreauJean(), 400)], ids=lambda x: type(x).__name__)
 def test_carts_that_meet_without_restitution(scheme, steps):
-    """They go on together. A force that may push one has a derivative on each side where it is zero; masses change nothing, and another force presses them."""
+    """They go on together. A force that may push one has a derivative on each side where it is zero; masses change
+    nothing, and another force presses them."""
     push = lambda t, q, v, args: jnp.stack([args["push"] + 0 * t, 0 * t]) * args["pushed"]
     carts = ji.Problem(push, lambda t, q, args: q[1:] - q[:1], lambda q, args: args["mass"], restitution=0.0)
     args = {"push": np.array([0.0, 0.0, 0.2]), "pushed": np.array([0.0, 1.0, 1.0]), "mass": np.array([1.0, 2.0])}

@@ -1,4 +1,5 @@
-"""Surfaces that a problem states as switches, and the state that is reset on them, by motions in pieces that are known."""
+"""Surfaces that a problem states as switches, and the state that is reset on them,
+by motions in pieces that are known."""
 
 import jax
 import jax.numpy as jnp
@@ -45,7 +46,8 @@ def test_a_hidden_jump_is_crossed_where_it_is_stated():
 
 @pytest.mark.parametrize("scheme", [ji.PaoliSchatzman(), slow(ji.MoreauJean())])
 def test_schemes_that_keep_their_steps_trust_no_wrong_derivative_across_one(scheme):
-    """dq/dq0 = 1 - (t1 - t) with t = 1.003, where that is known as well as it has to be, for which h = .1 is too large."""
+    """dq/dq0 = 1 - (t1 - t) with t = 1.003, where that is known as well as it has to be,
+    for which h = .1 is too large."""
     of = lambda h: ji.sensitivities(JUMP, [-1.003], [1.0], t1=1.5, h=h, wrt="q0", scheme=scheme)
     assert int(of(0.1).status) & Status.DERIVATIVE_JUMP
     fine = of(0.01)
@@ -68,7 +70,8 @@ def test_event_corrected_crosses_a_hidden_jump_where_it_is_stated():
 
 
 def relay(x, scheme=SCHEME):
-    """Place at t1 of q'' = -a mode from q = 0, mode = -1 with the speed v0: the mode is 1 from q = d upwards, -1 from q = -d downwards."""
+    """Place at t1 of q'' = -a mode from q = 0, mode = -1 with the speed v0:
+    the mode is 1 from q = d upwards, -1 from q = -d downwards."""
     v0, a, d, t1 = x
 
     def force(t, q, v, args):
@@ -99,8 +102,8 @@ RELAY = jnp.array([0.5, 1.0, 0.1, 3.0])
 
 @pytest.mark.parametrize("scheme", [SCHEME, pytest.param(ji.EventCorrected(), marks=pytest.mark.slow)], ids=repr)
 def test_a_relay_with_a_dead_band(scheme):
-    """Both ends are passed both ways; numbers that the functions close over are differentiated too. The force is constant on each side, for which both
-    schemes are exact."""
+    """Both ends are passed both ways; numbers that the functions close over are differentiated too. The force is
+    constant on each side, for which both schemes are exact."""
     slopes, (place, status) = jax.jit(jax.jacfwd(lambda x: relay(x, scheme), has_aux=True))(RELAY)
     value, right = jax.jit(jax.value_and_grad(relay_exact))(RELAY)
     assert place == pytest.approx(float(value), abs=1e-12) and status == 0
@@ -159,8 +162,8 @@ def test_beside_too_many_others_the_stated_ones_are_located():
     kinks = lambda q: sum(0.1 * jnp.maximum(q - 0.1 * i - 0.03, 0.0) for i in range(10))
     stated = ji.Problem(lambda t, q, v, args: -hidden(q) - kinks(q), switches=PLACE)
     _, dq, dv, status = derivatives(stated, [-1.0], [1.0], ("q0", "v0"), t1=1.5)
-    # up to 0 nothing acts: a shift of the start is one in time. Kinks that are not located cost derivatives a part of a substep: 2e-5 here,
-    # while the jump that is stated is of order 1
+    # up to 0 nothing acts: a shift of the start is one in time. Kinks that are not located cost derivatives a part of a
+    # substep: 2e-5 here, while the jump that is stated is of order 1
     _, of_start, of_speed, _ = derivatives(stated, [0.0], [1.0], ("v0", "t1"), t1=0.5)
     np.testing.assert_allclose([dq["q0"], dv["q0"]], [of_start["t1"], of_speed["t1"]], atol=2e-4)
     np.testing.assert_allclose(dq["v0"], of_start["v0"] + of_start["t1"], atol=2e-4)
@@ -288,7 +291,8 @@ def test_schemes_that_make_no_resets_refuse_them():
 def test_a_reset_on_a_surface_of_place_and_velocity():
     """By `EventCorrected`, of second order.
 
-    With q = r cos p, v = -3 r sin p the surface is tan p = 1/0.6; from there tan p falls to a of that, r^2 to its square's share, and so on.
+    With q = r cos p, v = -3 r sin p the surface is tan p = 1/0.6; from there tan p falls to a of that, r^2 to its
+    square's share, and so on.
     """
     problem = ji.Problem(
         lambda t, q, v, args: -9 * q,
@@ -324,7 +328,8 @@ def test_switches_and_resets_are_part_of_a_problem():
 
 
 def test_a_force_without_a_slope_at_zero_has_values():
-    """q'' = -sqrt(max(q, 0)) and q'' = -sqrt(|q|), a root of what is chosen and a choice of roots, conserve energy from below and from above."""
+    """q'' = -sqrt(max(q, 0)) and q'' = -sqrt(|q|), a root of what is chosen and a choice of roots,
+    conserve energy from below and from above."""
 
     def force(t, q, v, args):
         return -jnp.stack([jnp.sqrt(jnp.maximum(q[0], 0)), jnp.where(q[1] > 0, jnp.sqrt(q[1]), jnp.sqrt(-q[1]))])
@@ -340,7 +345,8 @@ def test_a_force_without_a_slope_at_zero_has_values():
 
 @pytest.mark.slow
 def test_a_force_whose_slope_is_not_smooth_has_the_exact_derivative():
-    """q'' = -max(q, 0)^(3/2), as in the contact of Hertz: q and v depend on t + q0/v0 only. They were NaN: the second derivative is infinite at 0."""
+    """q'' = -max(q, 0)^(3/2), as in the contact of Hertz: q and v depend on t + q0/v0 only. They were NaN: the second
+    derivative is infinite at 0."""
     hertz = ji.Problem(lambda t, q, v, args: -(jnp.maximum(q, 0) ** 1.5))
     found = ji.sensitivities(hertz, [-0.61], [1.03], t1=1.5, steps=1, wrt="q0", progress=False, scheme=ji.EventDriven())
     assert found.status == Status.OK
@@ -353,7 +359,8 @@ def test_a_force_whose_slope_is_not_smooth_has_the_exact_derivative():
 @pytest.mark.slow
 @pytest.mark.parametrize("switches", [None, lambda t, q, v, args: q], ids=["found", "stated"])
 def test_a_force_that_is_not_finite_beyond_its_surface_is_left(switches):
-    """The same force: a body comes back with -v0 after a time T(v0) in contact, in proportion to v0^(-1/5), so that q = -q0 - v0 (t - T)."""
+    """The same force: a body comes back with -v0 after a time T(v0) in contact, in proportion to v0^(-1/5),
+    so that q = -q0 - v0 (t - T)."""
     hertz = ji.Problem(lambda t, q, v, args: -(jnp.maximum(q, 0) ** 1.5), switches=switches)
     q0, v0, t1 = -0.61, 1.03, 8.0
     contact = 2 / v0 * (1.25 * v0**2) ** 0.4 * beta(0.4, 0.5) / 2.5
@@ -370,7 +377,8 @@ def test_a_force_that_is_not_finite_beyond_its_surface_is_left(switches):
 @pytest.mark.parametrize("switches", [None, lambda t, q, v, args: q], ids=["found", "stated"])
 @pytest.mark.parametrize(("scheme", "steps"), [(ji.EventDriven(), 1), (ji.EventCorrected(), 97), (ji.MoreauJean(), 97)])
 def test_a_force_without_a_slope_at_its_surface_has_no_trusted_derivative(scheme, steps, switches):
-    """dq/dv0 was off by 7e6 and by 0.4, with a clean status; with steps, by some units, or .02 to .3 if the surface was not stated."""
+    """dq/dv0 was off by 7e6 and by 0.4, with a clean status; with steps, by some units,
+    or .02 to .3 if the surface was not stated."""
     root = ji.Problem(lambda t, q, v, args: -jnp.sqrt(jnp.abs(q)), switches=switches)
     q0, v0 = np.array([[-0.61], [0.3]]), np.array([[1.03], [-1.0]])
     of = lambda problem: ji.sensitivities(problem, q0, v0, t1=1.5, steps=steps, wrt="v0", progress=False, scheme=scheme)
@@ -384,7 +392,8 @@ def test_a_force_without_a_slope_at_its_surface_has_no_trusted_derivative(scheme
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", [SCHEME, ji.EventCorrected()], ids=repr)
 def test_a_stated_surface_beside_more_jumps_than_are_located(scheme):
-    """Only what is stated is located then: dv/dv0 is the ratio of the accelerations behind and before it, with friction too."""
+    """Only what is stated is located then: dv/dv0 is the ratio of the accelerations behind and before it,
+    with friction too."""
     jump = lambda t, q, v, args: (
         -1.0 - jnp.where(v[0] > 0.5, 1.0, 0.0) + sum(jnp.where(q[0] > 20 + k, 1.0, 0.0) for k in range(9))
     )
@@ -403,7 +412,8 @@ def test_a_stated_surface_beside_more_jumps_than_are_located(scheme):
 
 @pytest.mark.parametrize("scheme", [ji.EventDriven(), ji.EventCorrected()], ids=lambda x: type(x).__name__)
 def test_resets_that_accumulate_fail_where_they_do(scheme):
-    """A ball by a reset, as users of other libraries write it, fell through the floor when its bounces had died out, with a clean status."""
+    """A ball by a reset, as users of other libraries write it, fell through the floor when its bounces had died out,
+    with a clean status."""
     e, steps = 0.5, {} if scheme.traits.order is None else {"steps": 400}
     weight = lambda t, q, v, args: jnp.array([-9.81])
     ball = ji.Problem(weight, switches=lambda t, q, v, args: q, reset=lambda t, q, v, k, args: (q, -args * v))

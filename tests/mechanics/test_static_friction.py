@@ -1,6 +1,8 @@
-"""Static friction above that of slip: contacts that break away, stay, or turn round, against motions whose events are located.
+"""Static friction above that of slip: contacts that break away, stay, or turn round,
+against motions whose events are located.
 
-`MoreauJean` is of first order, in states and Jacobians: `test_friction` has a closed form. Here are several events in a row, groups of contacts and space.
+`MoreauJean` is of first order, in states and Jacobians: `test_friction` has a closed form. Here are several events in a
+row, groups of contacts and space.
 """
 
 import jax
@@ -21,7 +23,8 @@ DOUBT = ji.Status.DERIVATIVE_EVENTS
 @pytest.mark.parametrize("scheme", [SCHEME, ji.Maury()], ids=repr)
 @pytest.mark.parametrize("name", MOTIONS)
 def test_states_and_jacobians_converge_over_four_step_sizes(name, scheme):
-    """Means over six neighbouring step numbers, a factor of 27 from the first to the last: order .85 at least, of which .1 is their scatter."""
+    """Means over six neighbouring step numbers, a factor of 27 from the first to the last: order .85 at least,
+    of which .1 is their scatter."""
     changes, (x, v), t1, events = MOTIONS[name]
     args = NUMBERS | changes
     expected, found = located(args, x, v, t1)
@@ -80,7 +83,8 @@ def test_what_comes_to_rest_stays_up_to_static_friction_wherever_it_stops_in_a_s
 
 @pytest.mark.slow
 def test_a_motion_that_only_just_breaks_away_is_told():
-    """A table shaken at A w^2 from .9 to 1.1 of static g; the nearest are a step's change of force away, the others not."""
+    """A table shaken at A w^2 from .9 to 1.1 of static g; the nearest are a step's change of force away,
+    the others not."""
 
     def status(near):
         args = NUMBERS | {"A": 0.45 * G / 7.0**2 * near}
@@ -92,7 +96,8 @@ def test_a_motion_that_only_just_breaks_away_is_told():
 
 @pytest.mark.slow
 def test_another_dry_friction_beside_it_is_told_where_both_hold_together():
-    """A block held up to 1.5 by the floor and .7 by a force -.7 sign(v) breaks away at 2.2; steps take that force as zero at rest, and break away at 1.7."""
+    """A block held up to 1.5 by the floor and .7 by a force -.7 sign(v) breaks away at 2.2; steps take that force as
+    zero at rest, and break away at 1.7."""
 
     def status(belt):
         force = lambda t, q, v, args: jnp.stack([3 * jnp.sin(2 * t) - 0.7 * jnp.sign(v[0] - belt), -10 + 0 * t])
@@ -106,7 +111,8 @@ def test_another_dry_friction_beside_it_is_told_where_both_hold_together():
 
 
 def test_equal_coefficients_are_one():
-    """Through stops, breaks and reversals of the shaken table, to the rounding of solutions that are solved for twice."""
+    """Through stops, breaks and reversals of the shaken table, to the rounding of solutions
+    that are solved for twice."""
     args = NUMBERS | {"A": 0.1, "mu": 0.3, "static": 0.3}
     call = CALL | {"args": args, "args_axes": None, "t1": 2.0, "steps": 1001, "save": 1}
     del call["args_axes"]
@@ -117,7 +123,8 @@ def test_equal_coefficients_are_one():
 
 
 def test_a_body_that_bounces_comes_to_rest_and_stays():
-    """On an incline between the two coefficients, with restitution: by impacts without number, at each of which it slips."""
+    """On an incline between the two coefficients, with restitution: by impacts without number,
+    at each of which it slips."""
     args = NUMBERS | {"F": 0.4 * G}
     found = ji.solve(BLOCK, [0.0, 0.01], [-1.5, 0.0], t1=2.0, steps=2001, args=args, e=0.5, scheme=SCHEME)
     assert abs(found.v[-1, 0]) < 1e-12 and abs(found.q[-1, 0] - found.q[-400, 0]) < 1e-12
@@ -140,7 +147,8 @@ PULL, LATE = 8.0, 0.5 * G / 8.0  # F t = (.4 + .6) g / 2
 
 @pytest.mark.slow
 def test_feet_of_one_body_break_away_together():
-    """v = F (T^2 - t^2)/2 - mu g (T - t), t where F t = static g, whose derivatives by F, mu and static friction of each foot are known, to O(h)."""
+    """v = F (T^2 - t^2)/2 - mu g (T - t), t where F t = static g, whose derivatives by F, mu and static friction of
+    each foot are known, to O(h)."""
     of_feet = {"friction": np.array([[0.3, 0.3]]), "static_friction": np.array([[0.4, 0.6]])}
     wrt = ("args", *of_feet)
     found = ji.sensitivities(SLED, [0.0] * 3, [0.0] * 3, args={"F": PULL}, wrt=wrt, **FEET, **of_feet)
@@ -159,7 +167,8 @@ def test_feet_of_one_body_break_away_together():
 
 @pytest.mark.slow
 def test_in_space_a_block_breaks_away_across_the_force_that_held_it():
-    """With a mass matrix that is not diagonal; against differences of integrated equations, errors a ninth for nine times the steps."""
+    """With a mass matrix that is not diagonal; against differences of integrated equations,
+    errors a ninth for nine times the steps."""
     mass = np.array([[1.0, 0.3, 0.2], [0.3, 2.0, 0.1], [0.2, 0.1, 1.5]])
     known = {"r": 6.0, "a": 0.5, "b": 1.0, "c": 3.0, "g": G, "mu": 0.3, "static": 0.5}
     t1 = 1.2
@@ -212,15 +221,19 @@ def rough(**changes):
 @pytest.mark.parametrize(
     "change, error, words",
     [
-        ({"slip": None, "friction": None, "static_friction": 0.3}, ValueError, "static_friction needs the tangential velocity"),
-        ({"friction": None, "static_friction": 0.3}, ValueError, "friction=0.3, that of contacts which slip besides static_friction"),
+        ({"slip": None, "friction": None, "static_friction": 0.3}, ValueError, "static_friction needs the tangential "
+            "velocity"),
+        ({"friction": None, "static_friction": 0.3}, ValueError, "friction=0.3, that of contacts which slip besides "
+            "static_friction"),
         ({"static_friction": "rough"}, TypeError, "static_friction must be a number"),
         ({"static_friction": -0.1}, ValueError, "static_friction must be finite and >= 0"),
         ({"static_friction": np.nan}, ValueError, "static_friction must be finite and >= 0"),
-        ({"static_friction": [0.4, 0.5]}, ValueError, r"static_friction must be one number or one per contact, shape \(1,\)"),
+        ({"static_friction": [0.4, 0.5]}, ValueError,
+        r"static_friction must be one number or one per contact, shape \(1,\)"),
         ({"static_friction": 0.2}, ValueError, "static_friction of constraint 0 .* not below friction"),
         ({"static_friction": lambda args: 0.2}, ValueError, "static_friction of constraint 0 .* not below friction"),
-        ({"friction": lambda args: 0.5, "static_friction": 0.4}, ValueError, "static_friction of constraint 0 .* not below"),
+        ({"friction": lambda args: 0.5, "static_friction": 0.4}, ValueError, "static_friction of constraint 0 .* not "
+            "below"),
     ],
 )  # fmt: skip
 def test_what_is_no_static_friction_is_refused_by_name(change, error, words):

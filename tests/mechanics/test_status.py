@@ -1,4 +1,5 @@
-"""What cannot raise sets a bit: data that are traced, steps that are too large, constraints and masses gone bad on the way."""
+"""What cannot raise sets a bit: data that are traced, steps that are too large,
+constraints and masses gone bad on the way."""
 
 import jax
 import jax.numpy as jnp
@@ -119,7 +120,8 @@ def test_a_force_that_varies_in_time_is_not_taken_for_a_stiff_one(scheme):
         assert not found.failed, rate
 
 
-# a force that jumps, read in steps of h = 0.01: (v0, push, friction, stiffness of a staircase), and whether a step resolves it
+# a force that jumps, read in steps of h = 0.01: (v0, push, friction, stiffness of a staircase), and whether a step
+# resolves it
 JUMPS = {
     "friction stops a body": (1.0, 0.0, 4.0, 0.0, True),
     "friction holds a body": (0.0, 1.0, 10.0, 0.0, True),
@@ -165,8 +167,8 @@ def test_a_mass_that_loses_its_symmetry_sets_a_bit(scheme):
 
 @over([ji.Maury(), ji.MoreauJean(), ji.EventCorrected()])
 def test_a_contact_whose_gradient_vanishes_sets_a_bit(scheme):
-    """The set q^2 >= 0 is everything, yet its linearisations push; EventCorrected passes through it, as is right, but stops
-    at q^3. A narrow bowl is clean."""
+    """The set q^2 >= 0 is everything, yet its linearisations push; EventCorrected passes through it, as is right, but
+    stops at q^3. A narrow bowl is clean."""
     power = 3 if isinstance(scheme, ji.EventCorrected) else 2
     h, bit = 1e-2, ji.Status.CONTACTS_NOT_SOLVED
 
@@ -180,7 +182,8 @@ def test_a_contact_whose_gradient_vanishes_sets_a_bit(scheme):
 
 @pytest.mark.parametrize("h", [1e-2, pytest.param(1e-3, marks=pytest.mark.slow)])
 def test_newtons_method_that_does_not_converge_sets_a_bit(h):
-    """v' = q^3 from (1, 1/sqrt 2 + 1/2): infinite in finite time; it is, or it says that the step's equation is not solved."""
+    """v' = q^3 from (1, 1/sqrt 2 + 1/2): infinite in finite time; it is,
+    or it says that the step's equation is not solved."""
     system = ji.Problem(lambda t, q, v, args: args * q**3, floor)
     blown = ji.solve(system, [1.0], [1.0], t1=1.6, h=h, args=1.0, scheme=ji.MoreauJean(), save="final")
     assert blown.failed
@@ -210,7 +213,8 @@ def test_a_gap_without_a_derivative_at_its_zero_fails_at_a_time():
 
 
 def test_a_body_at_rest_is_stable_whichever_way_its_forces_are_rounded():
-    """Native code works out a product within a sum to more digits than alone: 9.81 * 10 and 98.1 balance in one of two places."""
+    """Native code works out a product within a sum to more digits than alone:
+    9.81 * 10 and 98.1 balance in one of two places."""
 
     def balance(t, q, v, args):
         return jnp.where(v < 0, 98.1 - 9.81 * args, 0.0)
@@ -235,7 +239,8 @@ def test_a_stack_at_rest_is_stable(execution):
 
 
 def test_bits_are_few_and_their_old_names_and_numbers_are_known():
-    """At most 20 bits, so that int32 has room for those of others; every name and number of before means one of them."""
+    """At most 20 bits, so that int32 has room for those of others; every name and number
+    of before means one of them."""
     assert len(list(Status)) <= 20 and set(CAUSES) == set(Status) and max(Status) < 1 << 31
     assert set(BEFORE) <= set(Status.__members__)
     for name, number in BEFORE.items():

@@ -1,6 +1,7 @@
 """`until=`: a motion ends where a function of its state changes sign, at a time that has the derivative of the motion.
 
-Motions of these tests are polynomials or sines between impacts: errors are of rounding, or of the tolerance 1e-9 of the scheme where it says so.
+Motions of these tests are polynomials or sines between impacts: errors are of rounding,
+or of the tolerance 1e-9 of the scheme where it says so.
 """
 
 import jax
@@ -75,7 +76,8 @@ def test_apex_behind_a_bounce_has_the_exact_end_and_derivative():
 
 @pytest.mark.slow
 def test_second_derivatives_are_those_of_the_motion():
-    """Of a spring with friction in place of gravity, whose acceleration changes: the end is a zero of its velocity; by differences of first derivatives."""
+    """Of a spring with friction in place of gravity, whose acceleration changes: the end is a zero of its velocity; by
+    differences of first derivatives."""
     problem = ji.Problem(lambda t, q, v, args: -q - args * v**3, lambda t, q, args: q + 0.5)
     run = lambda x: ends(
         ji.solve(
@@ -100,7 +102,8 @@ def test_second_derivatives_are_those_of_the_motion():
 
 @pytest.mark.slow
 def test_the_first_impact_is_met_before_it():
-    """The function is the gap itself: the end has the velocity that the ball arrives with; and the derivative is trusted."""
+    """The function is the gap itself: the end has the velocity that the ball arrives with;
+    and the derivative is trusted."""
     run = lambda q0: thrown(q0, 0.0, lambda t, q, v, args: q[0])
     found, change = jax.jvp(lambda q0: ends(run(q0)), (1.3,), (1.0,))
     fall = np.sqrt(2 * 1.3 / 9.81)
@@ -137,8 +140,8 @@ def test_an_impact_jumps_back_through_a_surface_that_was_crossed_the_other_way()
 @pytest.mark.slow
 @pytest.mark.parametrize("direction", [0, 1])
 def test_no_surface_is_missed_in_random_motions(direction):
-    """A driven point above a shaking table, and surfaces of all of t, q and v: none is crossed before the end, on 4000 rows, and the end is
-    on it, to ten tolerances by the slope, or at an impact that jumps through it."""
+    """A driven point above a shaking table, and surfaces of all of t, q and v: none is crossed before the end, on 4000
+    rows, and the end is on it, to ten tolerances by the slope, or at an impact that jumps through it."""
     rng, lanes = np.random.default_rng(0), 500
     force = lambda t, q, v, args: jnp.array([-4 * q[0] + 3 * jnp.cos(1.7 * t) + 0.5 * (q[1] - q[0]), -9.81])
     problem = ji.Problem(force, lambda t, q, args: jnp.stack([q[0] + 0.4, q[1] - 0.1 * jnp.sin(3 * t)]))
@@ -165,7 +168,8 @@ def test_no_surface_is_missed_in_random_motions(direction):
 
 @pytest.mark.slow
 def test_a_surface_that_moves_fast_is_met_for_the_first_time():
-    """A flight is exact whatever the substep, and the function 50 times as fast: it belongs to the error of a substep."""
+    """A flight is exact whatever the substep, and the function 50 times as fast:
+    it belongs to the error of a substep."""
     found = thrown(1.3, 0.0, lambda t, q, v, args: jnp.cos(50 * t) - 0.1 * q[0], t1=2.0, steps=1)
     root = np.pi / 100
     for _ in range(20):
@@ -293,10 +297,11 @@ def test_ready_made_surfaces_of_a_bouncing_ball(k):
 
 @pytest.mark.slow
 def test_ready_made_surfaces_know_names_and_contacts_apart():
-    """Between two walls and above a floor: the second impact of each, of lanes of their own; and a name that there is none of."""
+    """Between two walls and above a floor: the second impact of each, of lanes of their own;
+    and a name that there is none of."""
     box = ji.Problem(
-        lambda t, q, v, args: jnp.array([0.0, -9.81]), lambda t, q, args: jnp.array([q[0], 1.0 - q[0], q[1]]), restitution=1.0,
-        coordinates=("x", "y"), contacts=("left", "right", "floor"),
+        lambda t, q, v, args: jnp.array([0.0, -9.81]), lambda t, q, args: jnp.array([q[0], 1.0 - q[0], q[1]]),
+        restitution=1.0, coordinates=("x", "y"), contacts=("left", "right", "floor"),
     )  # fmt: skip
     run = lambda until: ji.ensemble(
         box, [[0.3, 0.5], [0.3, 0.5]], [[1.0, 0.0], [-1.0, 0.0]], t1=9.0, scheme=SCHEME, until=until

@@ -1,4 +1,5 @@
-"""Forces that jump or kink, with `EventDriven`: values and derivatives across their switches are those of the motion, by exact pieces."""
+"""Forces that jump or kink, with `EventDriven`: values and derivatives across their switches are those of the motion,
+by exact pieces."""
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +37,8 @@ def derivatives(problem, q0, v0, wrt, **options):
     [pytest.param(STEP, 1, marks=pytest.mark.slow), (STEP, 3), pytest.param(POLE, 3, marks=pytest.mark.slow)],
 )
 def test_a_force_that_jumps_where_the_motion_passes(problem, steps):
-    """On t > 1/v0 the motion is (t1 - 1/v0) v0 - (t1 - 1/v0)^2 / 2; in three steps it passes at a row. Before: dq/dq0 = 1, dv/dq0 = 0, not trusted."""
+    """On t > 1/v0 the motion is (t1 - 1/v0) v0 - (t1 - 1/v0)^2 / 2; in three steps it passes at a row. Before: dq/dq0 =
+    1, dv/dq0 = 0, not trusted."""
     value, dq, dv, status = derivatives(problem, [-1.0], [1.0], ("q0", "v0"), t1=1.5, steps=steps)
     np.testing.assert_allclose([value["q"][0], value["v"][0]], [0.375, 0.5], atol=1e-14)
     np.testing.assert_allclose([dq["q0"], dq["v0"], dv["q0"], dv["v0"]], [0.5, 1.0, -1.0, 0.0], atol=1e-12)
@@ -45,7 +47,8 @@ def test_a_force_that_jumps_where_the_motion_passes(problem, steps):
 
 @pytest.mark.slow
 def test_a_border_passed_just_before_another_is_crossed():
-    """Below a place a spring is stronger, and v changes its sign, with a sign in the force, just below it: off by .03 where only that was found."""
+    """Below a place a spring is stronger, and v changes its sign, with a sign in the force, just below it: off by .03
+    where only that was found."""
     force = lambda t, q, v, place: 1.0 - 0.5 * jnp.sign(v) + jnp.where(q < place, 2.0, 0.0) - q
     least = 1.5 - np.sqrt(1.25)  # from q = 1 with v = -1
     place, start = least + np.logspace(-7, -2, 40), np.ones((40, 1))
@@ -87,7 +90,8 @@ def test_second_derivatives_across_a_jump():
 
 @pytest.mark.parametrize("rtol", [1e-9, *(pytest.param(x, marks=pytest.mark.slow) for x in (1e-6, 1e-12))])
 def test_order_is_kept_across_kinks(rtol):
-    """A spring that is four times as stiff on one side: of period 3 pi / 2; here an eighth of the stiff spring's period behind the start."""
+    """A spring that is four times as stiff on one side: of period 3 pi / 2;
+    here an eighth of the stiff spring's period behind the start."""
     scheme = ji.EventDriven(rtol=rtol, atol=rtol)
     t1 = 5 * 1.5 * np.pi + np.pi / 8
     found = ji.solve(HALVES, [0.0], [1.0], t1=t1, steps=4, scheme=scheme, save="final", sensitivity="corrected")
@@ -141,7 +145,8 @@ BY_NORM = ji.Problem(lambda t, q, v, args: -args * G * v / jnp.linalg.norm(v))
 @pytest.mark.slow
 @pytest.mark.parametrize("block", [BLOCK, BY_NORM], ids=["by a sign", "by a norm"])
 def test_friction_stops_a_block(block):
-    """At v0 / (mu g), at the place v0^2 / (2 mu g), for good. Before: dq/dv0 = 1, and with the norm of the velocity TRIALS_EXHAUSTED."""
+    """At v0 / (mu g), at the place v0^2 / (2 mu g), for good. Before: dq/dv0 = 1,
+    and with the norm of the velocity TRIALS_EXHAUSTED."""
     mu, wrt = 0.3, ("q0", "v0", "args")
     value, dq, dv, status = derivatives(block, [0.0], [1.0], wrt, t1=1.0, args=mu, steps=4)
     np.testing.assert_allclose([value["q"][0], value["v"][0]], [1 / (2 * mu * G), 0.0], atol=1e-14)
@@ -151,7 +156,8 @@ def test_friction_stops_a_block(block):
 
 
 def belt(x, t1):
-    """Exact place: a mass slips back on a belt that pulls it at 1, sticks while the spring holds less, and swings about 1 from then on."""
+    """Exact place: a mass slips back on a belt that pulls it at 1, sticks while the spring holds less,
+    and swings about 1 from then on."""
     v0, speed = x
     slip = jnp.pi - jnp.arccos(speed / v0)  # 1 - v0 sin(t) with the speed -v0 cos(t)
     stick = (v0 * jnp.sin(slip)) / speed
@@ -160,7 +166,8 @@ def belt(x, t1):
 
 @pytest.mark.slow
 def test_a_pull_that_sets_in_ends_sticking():
-    """At rest from t = .5 on; from t = s on with q'' = 1 - 2. No trial was found behind s: what the block sticks by was asked of the force before it."""
+    """At rest from t = .5 on; from t = s on with q'' = 1 - 2. No trial was found behind s: what the block sticks by was
+    asked of the force before it."""
     force = lambda t, q, v, s: jnp.where(t > s, -2.0, 0.0) - jnp.sign(v)
     found = ji.sensitivities(
         ji.Problem(force), [0.0], [0.5], t1=2.0, steps=2, args=1.1, wrt="args", scheme=ji.EventDriven()
@@ -181,7 +188,8 @@ def test_a_mass_on_a_belt_slips_and_sticks():
 
 @pytest.mark.slow
 def test_blocks_that_stop_one_after_the_other():
-    """Each coordinate has its own border; a mass matrix couples them: M v = M v0 - f t until the first stops, which then holds with less."""
+    """Each coordinate has its own border; a mass matrix couples them: M v = M v0 - f t until the first stops,
+    which then holds with less."""
     mass = jnp.array([[2.0, 0.5], [0.5, 1.0]])
     force = lambda t, q, v, args: -jnp.sign(v) * jnp.array([1.0, 2.0])
     found = ji.solve(ji.Problem(force, mass=mass), [0.0, 0.0], [1.0, 1.0], t1=3.0, steps=30, scheme=SCHEME)
@@ -197,7 +205,8 @@ def test_blocks_that_stop_one_after_the_other():
 
 @pytest.mark.slow
 def test_friction_on_a_slope_in_contact():
-    """A block that is pushed up a slope of a floor, with a friction that does not hold it there: it turns and slides down."""
+    """A block that is pushed up a slope of a floor, with a friction that does not hold it there:
+    it turns and slides down."""
     slope, mu = 0.6, 0.2
     normal, along = np.array([-np.sin(slope), np.cos(slope)]), np.array([np.cos(slope), np.sin(slope)])
     weight = G * np.cos(slope)
@@ -216,7 +225,8 @@ def test_friction_on_a_slope_in_contact():
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", [ji.EventDriven(), ji.EventCorrected()], ids=["driven", "corrected"])
 def test_a_motion_slides_where_a_quotient_jumps_whatever_the_force_is_on_the_border_alone(scheme):
-    """v' = .3 - v // .5 is .3 below v = .5 and -.7 above. Before: TRIALS_EXHAUSTED, and with `EventCorrected` q was off by .01."""
+    """v' = .3 - v // .5 is .3 below v = .5 and -.7 above. Before: TRIALS_EXHAUSTED,
+    and with `EventCorrected` q was off by .01."""
     drive = ji.Problem(lambda t, q, v, args: jnp.where(v == 0.5, 9.0, 0.3 - v // 0.5))
     steps = {} if scheme.traits.order is None else {"steps": 100}
     found = ji.sensitivities(drive, [0.0], [[0.2], [0.8]], t1=2.0, wrt="v0", scheme=scheme, **steps)
@@ -232,7 +242,8 @@ def test_a_motion_slides_where_a_quotient_jumps_whatever_the_force_is_on_the_bor
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", [ji.EventDriven(), ji.EventCorrected()], ids=["driven", "corrected"])
 def test_a_remainder_jumps_by_itself_whatever_is_asked_of_it_on_its_border(scheme):
-    """`jnp.mod` asks whether the remainder is zero, as it is on the border alone; v' = -1 - mod(v, 1/2) falls from -1 to -3/2 at each multiple of 1/2."""
+    """`jnp.mod` asks whether the remainder is zero, as it is on the border alone; v' = -1 - mod(v, 1/2) falls from -1
+    to -3/2 at each multiple of 1/2."""
     drag, t1 = ji.Problem(lambda t, q, v, args: -1 - jnp.mod(v, 0.5)), 0.35
     steps = {} if scheme.traits.order is None else {"steps": 100}
     found = ji.sensitivities(drag, [0.0], [[0.6], [0.2], [-0.2]], t1=t1, wrt="v0", scheme=scheme, **steps)

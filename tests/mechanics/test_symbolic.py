@@ -241,7 +241,8 @@ def test_a_joint_is_an_expression():
 
 
 def test_slip_friction_and_switches_are_expressions():
-    """A disk thrown along a rough floor rolls at two thirds of its speed from t* = v0 / (3 mu g) on, a third of t* v0 / 2 ahead of that."""
+    """A disk thrown along a rough floor rolls at two thirds of its speed from t* = v0 / (3 mu g) on,
+    a third of t* v0 / 2 ahead of that."""
     x, y, turn = dynamicsymbols("x y theta")
     radius, mu = sympy.symbols("R mu")
     inertia = M * radius**2 / 2

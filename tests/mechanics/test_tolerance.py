@@ -1,4 +1,5 @@
-"""Errors of `EventDriven`: the order of its substeps, what a tolerance means on the catalogue's exact motions, and the estimate that a solution states."""
+"""Errors of `EventDriven`: the order of its substeps, what a tolerance means on the catalogue's exact motions, and the
+estimate that a solution states."""
 
 import jax
 import jax.numpy as jnp
@@ -51,7 +52,8 @@ def test_a_substep_is_that_of_the_method(order):
 
 @pytest.mark.parametrize(("order", "steps"), [(5, [24, 96]), (8, [12, 36])])
 def test_order_of_substeps(order, steps):
-    """An anharmonic spring that keeps its energy, by one substep a step; the slope is that of the order, less a third of one."""
+    """An anharmonic spring that keeps its energy, by one substep a step; the slope is that of the order,
+    less a third of one."""
     scheme = ji.EventDriven(rtol=1e9, atol=1e9, order=order)
     problem = ji.Problem(lambda t, q, v, args: -(q**3))
     run = lambda n: ji.solve(problem, [1.0], [0.0], t1=6.0, steps=n, scheme=scheme, save="final").q[-1, 0]
@@ -66,8 +68,8 @@ def check_catalogue(name, label, tolerances=(1e-5, 1e-9, 1e-12), steps=16):
     case = entry.case(label)
     for rtol in tolerances:
         found = ji.ensemble(
-            entry.problem, case.q0, case.v0, t1=np.array([case.t1]), h=case.t1 / steps, e=case.restitution, args=case.args,
-            scheme=ji.EventDriven(rtol, rtol), save=1,
+            entry.problem, case.q0, case.v0, t1=np.array([case.t1]), h=case.t1 / steps, e=case.restitution,
+            args=case.args, scheme=ji.EventDriven(rtol, rtol), save=1,
         )  # fmt: skip
         exact = case.exact(np.asarray(found.t[0]))
         assert not np.any(found.failed)
@@ -92,13 +94,14 @@ def test_catalogue(name, label):
 @pytest.mark.parametrize("steps", [4, 5, 16])
 @pytest.mark.parametrize(("name", "label"), cases(FEW))
 def test_every_tolerance(name, label, steps):
-    """Four tolerances a decade: other substeps, one of which may fall upon what an estimate or a search does not see."""
+    """Four tolerances a decade: other substeps, one of which may fall upon what an
+    estimate or a search does not see."""
     check_catalogue(name, label, 10.0 ** -np.arange(5, 12.1, 0.25), steps)
 
 
 def test_derivatives_take_few_more_substeps():
-    """A forced oscillator's, by order 5: their tolerance is the motion's, so that half as many more would be much; ninefold where a change of args was
-    compared with what it leads to within one substep."""
+    """A forced oscillator's, by order 5: their tolerance is the motion's, so that half as many more would be much;
+    ninefold where a change of args was compared with what it leads to within one substep."""
     force = lambda t, q, v, args: -args["k"] * q - 0.1 * v + args["a"] * jnp.cos(2.2 * t)
     taken = []
     for changes in (True, False):
@@ -112,7 +115,8 @@ def test_derivatives_take_few_more_substeps():
 
 
 def test_tolerance_is_of_each_coordinate():
-    """A fast vibration of a thousand tolerances takes the same substeps beside a slow motion of 1e9, and beside what is at rest, as alone.
+    """A fast vibration of a thousand tolerances takes the same substeps beside a slow motion of 1e9,
+    and beside what is at rest, as alone.
 
     q_i'' = -w_i^2 q_i. With one norm of all coordinates it was off by 23 tolerances there, and by .6 alone.
     """
@@ -123,9 +127,11 @@ def test_tolerance_is_of_each_coordinate():
 
 
 def test_the_estimate_bounds_the_error():
-    """Of one motion, of lanes with a fast and a failed one among them, and through XLA; None of schemes that go by steps.
+    """Of one motion, of lanes with a fast and a failed one among them, and through XLA;
+    None of schemes that go by steps.
 
-    Of the substeps of order 8 the estimate is an upper one, ten to a thousand times the errors of motions that do not make errors grow.
+    Of the substeps of order 8 the estimate is an upper one, ten to a thousand times the errors of motions
+    that do not make errors grow.
     """
     entry, case = catalogue.get("shaw-holmes"), catalogue.get("shaw-holmes").case("damped")
     given = {"args": case.args, "e": case.restitution, "save": "final"}
@@ -156,7 +162,8 @@ def test_the_estimate_bounds_the_error():
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "label"), OTHERS)
 def test_whole_catalogue(name, label):
-    """The same of everything else, tolerance by tolerance: M(q), curved and moving walls, grazing, balls that meet at once, stiff bars."""
+    """The same of everything else, tolerance by tolerance: M(q), curved and moving walls, grazing,
+    balls that meet at once, stiff bars."""
     check_catalogue(name, label, [10.0**-k for k in range(5, 13)])
 
 
@@ -171,7 +178,8 @@ def test_whole_catalogue(name, label):
     ],
 )
 def test_order_of_substeps_across_impacts(name, label, steps):
-    """By one substep a step, where no impact ends it: the slope from an error of some 1e-6 to one of 1e-13, less a half for phases of impacts."""
+    """By one substep a step, where no impact ends it: the slope from an error of some 1e-6 to one of 1e-13, less a half
+    for phases of impacts."""
     entry = catalogue.get(name)
     case = entry.case(label)
     scheme = ji.EventDriven(rtol=1e9, atol=1e-11)  # contacts last below atol
@@ -179,7 +187,8 @@ def test_order_of_substeps_across_impacts(name, label, steps):
     error = []
     for n in steps:
         found = ji.solve(
-            entry.problem, case.q0, case.v0, t1=case.t1, steps=n, e=case.restitution, args=case.args, scheme=scheme, save="final"
+            entry.problem, case.q0, case.v0, t1=case.t1, steps=n, e=case.restitution, args=case.args, scheme=scheme,
+            save="final"
         )  # fmt: skip
         error.append(np.max(np.abs(np.asarray(found.q) - exact)))
     assert np.log(error[0] / error[1]) / np.log(steps[1] / steps[0]) > 7.5 and error[1] < 1e-10, error
@@ -191,8 +200,8 @@ def test_derivatives_by_loose_tolerances_are_trusted_and_right():
     case = entry.case("damped")
     starts = np.linspace(0.9, 1.1, 32)[:, None] * case.q0 + 0.01
     run = lambda tol: ji.sensitivities(
-        entry.problem, starts, np.broadcast_to(case.v0, starts.shape), t1=case.t1 - 0.5, steps=1, args=case.args, e=case.restitution,
-        scheme=ji.EventDriven(tol, tol), wrt=("q0", "v0"), progress=False,
+        entry.problem, starts, np.broadcast_to(case.v0, starts.shape), t1=case.t1 - 0.5, steps=1, args=case.args,
+        e=case.restitution, scheme=ji.EventDriven(tol, tol), wrt=("q0", "v0"), progress=False,
     )  # fmt: skip
     exact, of = run(1e-11), lambda found: np.concatenate([x.ravel() for x in jax.tree.leaves(found.jacobian)])
     for tolerance in (1e-3, 1e-4):
@@ -203,12 +212,14 @@ def test_derivatives_by_loose_tolerances_are_trusted_and_right():
 
 
 def test_an_impact_within_the_error_of_the_motion_of_the_end_is_doubtful():
-    """q'' = -q from q = .5 meets the wall q = 0 at v = -.5, and is thrown back: the exact derivative by q0 at t1 near pi/2 is known on either side of it."""
+    """q'' = -q from q = .5 meets the wall q = 0 at v = -.5, and is thrown back: the exact derivative by q0 at t1 near
+    pi/2 is known on either side of it."""
     problem = ji.Problem(lambda t, q, v, args: -q, lambda t, q, args: q)
     t1 = np.pi / 2 + np.linspace(-0.1, 0.1, 401)
     ones = np.ones((len(t1), 1))
     found = ji.sensitivities(
-        problem, 0.5 * ones, 0 * ones, t1=t1, steps=1, e=0.5, scheme=ji.EventDriven(1e-3, 1e-3), wrt=("q0",), progress=False
+        problem, 0.5 * ones, 0 * ones, t1=t1, steps=1, e=0.5, scheme=ji.EventDriven(1e-3, 1e-3), wrt=("q0",),
+        progress=False
     )  # fmt: skip
     dv, trusted = np.asarray(found.jacobian["v"]["q0"]).ravel(), np.asarray(found.trusted)
     # the impact's time does not depend on q0: v = -sin t before it, .5 sin t after it, times q0

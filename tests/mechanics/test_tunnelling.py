@@ -23,7 +23,8 @@ def gaps(t, q, args):
     "constraints", [gaps, slow(lambda t, q, args: jnp.abs(gaps(t, q, args)) - 0.01)], ids=["disks", "kinks"]
 )
 def test_many_contacts_give_what_all_of_them_give(constraints, monkeypatch):
-    """72 contacts of nine disks on ways of up to ten radii, a third of which lead through another disk or turn a normal that acts."""
+    """72 contacts of nine disks on ways of up to ten radii, a third of which lead through another disk
+    or turn a normal that acts."""
     rng = np.random.default_rng(0)
     q, shift = rng.uniform(0.2, 1.8, (200, 18)), rng.normal(size=(200, 18)) * rng.uniform(0, 0.3, (200, 1))
     acting = rng.uniform(size=(200, 72)) < rng.choice([0, 0.05, 0.6], (200, 1))
@@ -43,7 +44,8 @@ def test_many_contacts_give_what_all_of_them_give(constraints, monkeypatch):
 
 @pytest.mark.parametrize("execution", [slow("native"), slow("xla")])
 def test_way_through_one_of_many_obstacles_is_told_without_impulses(execution):
-    """Ten small disks, the second of which a point passes within its second step of .01; of few contacts a full step looks."""
+    """Ten small disks, the second of which a point passes within its second step of .01;
+    of few contacts a full step looks."""
     centres = np.stack([np.linspace(-0.15, 5.25, 10), np.zeros(10)], axis=1)
     problem = ji.Problem(
         lambda t, q, v, args: 0 * q, lambda t, q, args: jnp.linalg.norm(q[None] - centres, axis=1) - args, 1.0

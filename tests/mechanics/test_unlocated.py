@@ -1,4 +1,5 @@
-"""Joints that kink and slip velocities that jump, where the scheme does not locate them: right to first order by steps, else told."""
+"""Joints that kink and slip velocities that jump, where the scheme does not locate them: right to first order by steps,
+else told."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +16,8 @@ lift = ji.Problem(
 )
 # a block at rest on a belt that is switched on
 belt = ji.Problem(
-    weight, lambda t, q, args: q[1:], restitution=0.0, slip=lambda t, q, v, args: v[:1] - jnp.where(t > args, 2.0, 0.0), friction=0.3
+    weight, lambda t, q, args: q[1:], restitution=0.0, slip=lambda t, q, v, args: v[:1] - jnp.where(t > args, 2.0, 0.0),
+    friction=0.3
 )  # fmt: skip
 CASES = {
     "lift": (lift, [0.0, 0.0], [1.0, 1.0], 0.6, 0.5, 0.6 - G * 0.1**2 / 2),
@@ -52,7 +54,8 @@ def test_of_a_drive_without_a_kink_nothing_is_told():
 
 
 def test_more_kinks_than_are_located_are_told():
-    """A drive by a table of many rows, written as a sum of ramps: with more than eight levels `EventDriven` locates none of them."""
+    """A drive by a table of many rows, written as a sum of ramps: with more than eight levels
+    `EventDriven` locates none of them."""
     ramps = lambda t, a: a * jnp.sum(jnp.maximum(t - jnp.linspace(0.05, 0.5, 10), 0))
     driven = lift.replace(joints=lambda t, q, args: q[:1] - ramps(t, args))
     found = ji.solve(driven, [0.0, 0.0], [0.0, 0.0], t1=0.6, args=0.1, scheme=ji.EventDriven())

@@ -101,7 +101,8 @@ def test_joints_are_zero_where_they_hold():
     np.testing.assert_allclose(system.joints(0.0, system.q0, None), np.zeros(7), atol=1e-15)
     first, *_, last = names = system.problem().joint_names
     assert len(names) == 7 and (first, last) == ("pin one-two x", "drive two-ground")
-    # all moved and turned together: those between bodies hold; the slot by the distance from its line, the drive by the angle
+    # all moved and turned together: those between bodies hold; the slot by the distance from its line, the drive by the
+    # angle
     c, s = np.cos(0.6), np.sin(0.6)
     q = np.concatenate([[c * x - s * y + 1, s * x + c * y, 0.6] for x, y in ((0.3, 0.1), (1.0, 0.5))])
     found = np.asarray(system.joints(0.1, q, None))
@@ -185,7 +186,8 @@ def test_equal_systems_have_the_same_functions():
         (lambda: planar.System({}), "bodies must be a dict"),
         (lambda: planar.System({"ground": FREE["one"]}), "'ground' is no name of a body"),
         (lambda: planar.System({"a": 1.0}), r"bodies\['a'\] must be a planar.Body"),
-        (lambda: planar.System(FREE, [planar.Pin("three", at=(0, 0))]), "parts\\[0\\], Pin: 'three' is no body; there are one, two, ground"),
+        (lambda: planar.System(FREE, [planar.Pin("three", at=(0, 0))]), "parts\\[0\\], Pin: 'three' is no body; there "
+            "are one, two, ground"),
         (lambda: planar.System(FREE, [planar.Pin("one", "one", at=(0, 0))]), "both bodies are 'one'"),
         (lambda: planar.System(FREE, [lambda q: q]), r"parts\[0\] must be a planar.Pin"),
         (lambda: planar.Pin("one", at=(0, 0, 1)), "at must be a point"),
@@ -208,7 +210,8 @@ def test_what_cannot_be_is_said(make, message):
 
 
 def test_a_disk_thrown_along_a_rough_floor_rolls_at_two_thirds_of_its_speed():
-    """Angular momentum about a point of the floor is kept: v = 2/3 v0 (m r^2/2 of inertia), once slip has ended at v0/(3 mu g)."""
+    """Angular momentum about a point of the floor is kept: v = 2/3 v0 (m r^2/2 of inertia),
+    once slip has ended at v0/(3 mu g)."""
     radius, speed, mu = 0.2, 3.0, 0.4
     parts = [
         planar.Wall(

@@ -134,7 +134,8 @@ def test_derivatives_know_their_error():
 
 
 def row(**changes):
-    usual = {"work": "ball", "lanes": 10, "steps": 5, "mode": "forward", "contender": "a", "dtype": "float64", "cores": 1,
+    usual = {"work": "ball", "lanes": 10, "steps": 5, "mode": "forward", "contender": "a", "dtype": "float64",
+        "cores": 1,
              "seconds": [1.0], "ns_per_step": 2.0, "compile_s": 0.25, "difference": 0.0, "error": None}  # fmt: skip
     return usual | changes
 
@@ -147,7 +148,8 @@ def test_ratios_are_within_a_work_its_lanes_and_cores():
 
 
 def test_table_has_a_section_for_every_kind_of_row():
-    rows = [row(), row(contender="b", difference=3e-13, error=0.0123), row(mode="vjp", bytes_per_step=27.4, error=1e-3)]  # fmt: skip
+    rows = [row(), row(contender="b", difference=3e-13, error=0.0123),
+        row(mode="vjp", bytes_per_step=27.4, error=1e-3)]  # fmt: skip
     missing = {"section": "peers", "work": "ball", "lanes": 1, "mode": "forward", "contender": "x", "dtype": "float64",
                "remark": "not installed: no module"}  # fmt: skip
     text = report.table([*rows, missing])
@@ -174,7 +176,8 @@ def test_a_missing_simulator_says_so():
 
 @pytest.mark.parametrize("key", slow_but(["siconos"], peers.TITLES))
 def test_a_simulator_bounces_a_ball(key):
-    """Where it is installed; the soft contacts of some are wrong by a tenth of a metre, so only that there is an answer."""
+    """Where it is installed; the soft contacts of some are wrong by a tenth of a metre,
+    so only that there is an answer."""
     job = {"work": "ball", "q0": [[1.0], [0.5]], "v0": [[0.0], [0.1]], "e": 0.8, "args": {"g": 9.81}, "h": 1e-3,
            "steps": 600, "rounds": 1, "tolerance": 1e-8, "longest": 0.1}  # fmt: skip
     remark, answers = peers.ask(key, [job])
@@ -205,14 +208,16 @@ def test_a_simulator_swings_a_double_pendulum(key):
         assert np.abs(np.array(answer["q"]) - exact[:, 0]).max() < {"siconos": 3e-2, "diffrax": 1e-6}[key]
 
 
-# many contacts ---------------------------------------------------------------------------------------------------------
+# many
+# contacts ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 def test_siconos_makes_the_motion_of_a_pile(tmp_path):
-    """Where it is installed. The scheme, normals and active contacts are the same, so only rounding differs, which stays
-    small until it first moves the closing of a contact by a step: 50 steps see ten contacts close. Residuals are of a
-    direct solver, some eps times velocities of 0.5 m/s, and of ours within its tolerance of 1e-12, or its round-off."""
+    """Where it is installed. The scheme, normals and active contacts are the same, so only rounding differs, which
+    stays small until it first moves the closing of a contact by a step: 50 steps see ten contacts close. Residuals are
+    of a direct solver, some eps times velocities of 0.5 m/s, and of ours within its tolerance of 1e-12,
+    or its round-off."""
     try:
         siconos = SiconosPile(tmp_path)
     except RuntimeError as missing:
@@ -267,7 +272,8 @@ def test_exact_motions_are_those_of_the_problems(name):
 
 @pytest.mark.slow
 def test_pictures(tmp_path):
-    """Exact positions of every other lane are compared with those lanes; what is not installed is left out of a picture."""
+    """Exact positions of every other lane are compared with those lanes;
+    what is not installed is left out of a picture."""
     pytest.importorskip("matplotlib")
     lanes = 2 * work_precision.CHECKED
     assert work_precision.ball(lanes).exact.shape == (lanes // 2, 1)

@@ -1,4 +1,5 @@
-"""The manual: its sources name every public thing and their links resolve; the built site works in a browser, from files.
+"""The manual: its sources name every public thing and their links resolve; the built site works in a browser,
+from files.
 
 What opens the site is skipped where it is not built (`make docs`) or no chromium is installed.
 """
@@ -108,7 +109,8 @@ def test_code_of_pages_is_python():
 
 
 def test_pages_as_notebooks():
-    """Every page with code becomes one: its cells and no more, in order, and nothing in its text that Sphinx alone reads."""
+    """Every page with code becomes one: its cells and no more, in order,
+    and nothing in its text that Sphinx alone reads."""
     count = 0
     for path in SOURCES:
         text = path.read_text()
@@ -163,7 +165,8 @@ def test_docstrings_are_made_safe():
 
 
 def test_the_archive_holds_the_site_and_no_more(tmp_path):
-    """Below a folder with the version in its name; what Sphinx keeps for itself is left out; twice made it is the same."""
+    """Below a folder with the version in its name; what Sphinx keeps for itself is left out;
+    twice made it is the same."""
     site = tmp_path / "html"
     (site / "howto").mkdir(parents=True)
     (site / ".doctrees").mkdir()
@@ -186,7 +189,8 @@ def test_the_archive_holds_the_site_and_no_more(tmp_path):
 
 
 def calls(code):
-    """Functions of the library and of jax that code calls, by the names that a reader sees; ``jnp`` counts as arithmetic."""
+    """Functions of the library and of jax that code calls, by the names that a reader sees;
+    ``jnp`` counts as arithmetic."""
     for node in ast.walk(ast.parse(code)):
         name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
         if re.fullmatch(r"(ji|plots|jax)(\.\w+)+", name):
@@ -195,7 +199,8 @@ def calls(code):
 
 @pytest.mark.parametrize("slope_too", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_own_system_in_the_calls_that_the_start_page_counts(slope_too):
-    """Two coordinates and a wall, from energies: its code is run, solves, draws and differentiates, and calls no more."""
+    """Two coordinates and a wall, from energies: its code is run, solves, draws and differentiates,
+    and calls no more."""
     page = (DOCS / "start.md").read_text()
     own = page[page.index("## A system of your own") : page.index("## Where to go")]
     cells = re.findall(r"```\{code-cell\} ipython3\n(.*?)```", own, re.DOTALL)
@@ -307,7 +312,7 @@ vm.runInThisContext("globalThis.Search = Search");
 load("searchindex.js");
 const first = (query) => Search._performSearch(...Search._parseQuery(query)).pop();
 console.log(JSON.stringify(Object.fromEntries(queries.map((query) => [query, first(query)?.[0]]))));
-"""
+"""  # noqa: E501
 
 
 @built

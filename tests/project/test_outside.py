@@ -35,7 +35,8 @@ def test_examples_with_friction_are_those_of_siconos_to_the_order_of_the_scheme(
 
 @pytest.mark.slow
 def test_the_first_control_problem_has_its_optimum():
-    """The least loss over time and angle of the impact, by descent over forces: two ways to the same number, and just below the grid's."""
+    """The least loss over time and angle of the impact, by descent over forces: two ways to the same number,
+    and just below the grid's."""
     control = control_problems.PROBLEMS["single"]
     best, when = control_problems.optimum(control)
     found = control_problems.affine(control)

@@ -66,7 +66,8 @@ def test_slopes_of_a_motion_are_its_derivatives(name):
 
 
 def test_a_spring_and_damper_has_its_restitution():
-    """Explicit integration of x'' = -x - 2 z x' from contact until the force vanishes, against the e that z was made for."""
+    """Explicit integration of x'' = -x - 2 z x' from contact until the force vanishes,
+    against the e that z was made for."""
     for e in (0.2, 0.5, 0.9):
         z, x, v, h = springs.damping_ratio(e), 0.0, -1.0, 1e-4
         while x == 0.0 or -x - 2 * z * v > 0:

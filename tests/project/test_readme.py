@@ -1,4 +1,5 @@
-"""The README is a door: its Python runs as printed, in order, and gives what it says; what it shows and links to is there.
+"""The README is a door: its Python runs as printed, in order, and gives what it says;
+what it shows and links to is there.
 
 The pages that it leads to are executed whole in the build of the manual, and assert their claims there.
 """

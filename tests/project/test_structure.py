@@ -28,7 +28,8 @@ ROWS = [
     ["cli"],
     ["__main__"],
 ]
-# folders of mechanics, in the same order: what a step knows of one instant, of a substep, of a path between events, of a scheme
+# folders of mechanics, in the same order: what a step knows of one instant, of a substep, of a path between events, of
+# a scheme
 ROOMS_OF_MECHANICS = ["contact.friction", "contact", "events", "trials", "saltation", "schemes"]
 LEVEL = {name: level for level, names in enumerate(ROWS) for name in names}
 FILES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in sorted(ROOT.rglob("*.py"))}
@@ -127,8 +128,10 @@ def test_public_names():
 INSIDERS = {
     "test_cli", "test_cones", "test_ensemble", "test_fuzz", "test_honesty_pieces", "test_native",
     "test_native_table", "test_operating_system", "test_projection_sizes", "test_recipes", "test_row_structure",
-    "test_side_by_side", "test_small", "test_status", "test_some_contacts", "test_study_trust", "test_tunnelling", "test_kernel", "kernels_on_host", "test_linalg", "test_arithmetic", "test_program_cache", "native_table",
-    "test_lane_blocks", "test_optimized_later", "test_loops", "test_spare_memory", "test_transposition", "test_remembered", "test_coupling",
+    "test_side_by_side", "test_small", "test_status", "test_some_contacts", "test_study_trust", "test_tunnelling",
+    "test_kernel", "kernels_on_host", "test_linalg", "test_arithmetic", "test_program_cache", "native_table",
+    "test_lane_blocks", "test_optimized_later", "test_loops", "test_spare_memory", "test_transposition",
+    "test_remembered", "test_coupling",
 }  # fmt: skip
 OPEN = {
     "analysis",
@@ -178,7 +181,8 @@ def test_names_are_found_where_type_checkers_find_them():
 
 
 def test_an_import_in_the_middle_of_a_trace_adds_nothing_to_it():
-    """A name may be used for the first time in a function that jax traces: arrays made by an import would be tracers."""
+    """A name may be used for the first time in a function that jax traces:
+    arrays made by an import would be tracers."""
     code = """
 import jax
 
@@ -193,7 +197,8 @@ print(len(jax.make_jaxpr(lambda x: function(x)[-1])(1.0).eqns))
 
 
 def test_the_first_motion_may_be_one_that_is_traced():
-    """Of so many steps that outside of a trace another thread would compute it: what an import sees of the state of jax is not that of the trace."""
+    """Of so many steps that outside of a trace another thread would compute it: what an import sees of the state of jax
+    is not that of the trace."""
     code = """
 import jax
 jax.config.update("jax_enable_x64", True)
@@ -239,7 +244,8 @@ def test_tests_lie_in_the_folder_of_a_package():
 
 
 def test_what_tests_share_lies_in_support():
-    """No other file of theirs is there to import, none changes where modules are found, and one package reads the experiments."""
+    """No other file of theirs is there to import, none changes where modules are found,
+    and one package reads the experiments."""
     settings = tomllib.loads((TESTS.parent / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
     found_in = [TESTS.parent / folder for folder in settings["pythonpath"] if folder != "tests"]
     experiments = {path.stem for folder in found_in for path in folder.iterdir()}

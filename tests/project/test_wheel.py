@@ -95,7 +95,8 @@ def test_a_wheel_is_enough(installed, tmp_path):
 
 @pytest.mark.slow
 def test_a_wheel_names_its_dependencies(environment, tmp_path):
-    """The same in an environment that was empty before: nothing that the repository's own environment happens to hold."""
+    """The same in an environment that was empty before: nothing that the repository's own
+    environment happens to hold."""
 
     def python(*arguments):
         command = [str(environment), *arguments]

@@ -1,6 +1,8 @@
-"""A motion is one, however it is computed: by native code and by XLA, among others and alone, forwards and backwards, in single precision.
+"""A motion is one, however it is computed: by native code and by XLA, among others and alone, forwards and backwards,
+in single precision.
 
-Of every kind of problem, by every scheme that takes it. `test_methods` asks the same of a ball, of every scheme there is.
+Of every kind of problem, by every scheme that takes it. `test_methods` asks the same of a ball,
+of every scheme there is.
 """
 
 from functools import cache
@@ -115,10 +117,12 @@ CASES = {
         BELT, [1.0], [-0.8], {"hold": 1.0, "belt": 0.5}, {"t1": 6.0}, ("EventDriven", "EventCorrected")
     ),
     "an end": Case(
-        BALL, [1.3], [0.0], {"g": G}, {"t1": 3.0, "until": lambda t, q, v, args: q[0] - 0.5, "save": [0.1]}, ("EventDriven",)
+        BALL, [1.3], [0.0], {"g": G}, {"t1": 3.0, "until": lambda t, q, v, args: q[0] - 0.5, "save": [0.1]},
+        ("EventDriven",)
     ),
     "impacts kept": Case(BALL, [1.3], [0.0], {"g": G}, {"t1": 2.6, "save": ji.Events(impacts=6)}, ("EventDriven",)),
-    "events kept": Case(DRAWN, [0.0, 0.0], [0.0, 0.0], {"k": 8.0, "mu": 0.3}, {"t1": 1.9, "save": RESTS}, ("EventDriven",)),
+    "events kept": Case(DRAWN, [0.0, 0.0], [0.0, 0.0], {"k": 8.0, "mu": 0.3}, {"t1": 1.9, "save": RESTS},
+    ("EventDriven",)),
 }  # fmt: skip
 
 

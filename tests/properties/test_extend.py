@@ -1,4 +1,5 @@
-"""A scheme of one's own runs in commands; what every scheme owes is asked of it in `test_methods` and `test_executions`."""
+"""A scheme of one's own runs in commands; what every scheme owes is asked of it in
+`test_methods` and `test_executions`."""
 
 import warnings
 from dataclasses import dataclass, fields
@@ -117,7 +118,8 @@ def alike(one, other):
 
 
 def read_by_traits(entry, case, scheme, steps, again=True):
-    """Motions, tables of impacts, interpolation and derivatives of a case of the catalogue through a scheme and through a class made of it.
+    """Motions, tables of impacts, interpolation and derivatives of a case of the catalogue through a scheme
+    and through a class made of it.
 
     ``again``: whether motions are run again from rows, and differentiated, which takes seconds.
     """
@@ -156,7 +158,8 @@ def test_the_catalogue_through_classes_made_of_its_schemes(entry):
     covered = 0
     for scheme in (ji.EventCorrected(), ji.EventDriven(), ji.PaoliSchatzman(), ji.Maury(), ji.MoreauJean()):
         try:
-            ji.solve(entry.problem, entry.case().q0, entry.case().v0, t1=entry.case().t1, steps=40, args=entry.case().args, scheme=scheme, save="final",
+            ji.solve(entry.problem, entry.case().q0, entry.case().v0, t1=entry.case().t1, steps=40,
+                args=entry.case().args, scheme=scheme, save="final",
                      e=0.0 if scheme.traits.restitution == "none" else entry.case().restitution)  # fmt: skip
         except ValueError:
             continue

@@ -1,11 +1,11 @@
 """A clean status means that the result is right: random systems against event-located motions that share no code.
 
-How near is right? A scheme of first order follows, by backward error analysis, an exact motion whose data are O(h) away.
-So the tolerance is how far the exact motions go whose data are: positions off by h |v|, velocities by h |a|, forces by
-h |da/dt| and walls by 2 h |v| (an impact of `PaoliSchatzman` is 2 h late), all at once and with random signs. Near
-grazing, and where the order of impacts matters within h, those motions part by themselves: no exception has to be made.
-A scheme of second order has h times that, for each rate of change of the acceleration; a derivative has the spread of the
-exact derivatives over the same data.
+How near is right? A scheme of first order follows, by backward error analysis, an exact motion whose data are O(h)
+away. So the tolerance is how far the exact motions go whose data are: positions off by h |v|, velocities by h |a|,
+forces by h |da/dt| and walls by 2 h |v| (an impact of `PaoliSchatzman` is 2 h late), all at once and with random signs.
+Near grazing, and where the order of impacts matters within h, those motions part by themselves: no exception has to be
+made. A scheme of second order has h times that, for each rate of change of the acceleration; a derivative has the
+spread of the exact derivatives over the same data.
 """
 
 from __future__ import annotations
@@ -62,19 +62,22 @@ def check_values(d: int, names, count: int, walls: int = WALLS):
             allowed = tolerances(name, found) + 2 * np.max(np.abs(ends[0] - ends[1]), axis=-1) / (refined - 1)
             errors = ends - motion.x.reshape(2, d)
             errors = np.max(np.abs(errors), axis=-1)
-            # as far from an impact as data O(h) away, or the scheme's delay, move it, a velocity may lie on its other side
+            # as far from an impact as data O(h) away, or the scheme's delay, move it, a velocity may lie on its other
+            # side
             last = motion.impacts[-1] if motion.impacts else None
             late = last and last.t > T1 - 4 * H - allowed[0] / last.speed
             if not errors[1, 0] <= allowed[0] or not (errors[1, 1] <= allowed[1] or late):
                 wrong.append(
-                    f"{name} d={d} seed={seed} e={motion.e:.3g}: errors of q {errors[:, 0]}, of v {errors[:, 1]} with {STEPS} "
+                    f"{name} d={d} seed={seed} e={motion.e:.3g}: errors of q {errors[:, 0]}, of v {errors[:, 1]} with "
+                    f"{STEPS} "
                     f"steps, allowed {allowed}; {len(motion.impacts)} impacts, {len(motion.releases)} releases"
                 )
             if errors[1, 0] > 1e-10:
                 ratios.append(errors[1, 0] / errors[0, 0])
         orders[name] = -np.log(np.median(ratios)) / np.log(STEPS[1] / STEPS[0])
     print(
-        f"\nd={d}, up to {walls} walls: {len(seeds)} systems, {dict(counts)}, disagreements {len(wrong)}, median orders {orders}"
+        f"\nd={d}, up to {walls} walls: {len(seeds)} systems, {dict(counts)}, disagreements {len(wrong)}, median "
+        f"orders {orders}"
     )
     assert not wrong, "\n".join(wrong)
     for name, order in orders.items():
@@ -135,7 +138,8 @@ def central(system: System, along: np.ndarray, tolerance: float = 1e-11) -> np.n
 
 @cache
 def exact_derivative(seed: int, d: int):
-    """A random direction, the exact derivative (2d,) along it, and its spread over data O(h) away; or why there is none."""
+    """A random direction, the exact derivative (2d,) along it, and its spread over data O(h) away;
+    or why there is none."""
     system = draw(seed, d, WALLS)
     if isinstance(exact(seed, d), str):
         return exact(seed, d)
@@ -168,8 +172,8 @@ def derivatives(name: str, d: int, seeds: list[int], mode: str, steps):
 def flights(name: str, d: int, seeds: list[int], steps: int) -> np.ndarray:
     """How many steps each run has been off a wall at t1 that the motion stays on.
 
-    MoreauJean leaves walls whose contact force is about to vanish, and lands on them again: its velocity is then that of a
-    flight, and so is its derivative.
+    MoreauJean leaves walls whose contact force is about to vanish, and lands on them again: its velocity is then that
+    of a flight, and so is its derivative.
     """
     off = np.zeros(len(seeds))
     if name != "moreau-jean":
@@ -221,7 +225,8 @@ def check_derivatives(name: str, d: int, seeds, steps=STEPS):
 
 
 def allowance(name: str, seed: int, d: int, value, spread, off: float) -> float:
-    """Error allowed in a derivative: its spread over data O(h) away, plus h times its change in a unit of time and in a flight."""
+    """Error allowed in a derivative: its spread over data O(h) away, plus h times its change in a
+    unit of time and in a flight."""
     motion = exact(seed, d).motion
     _, acceleration, change = motion.scale
     rate = max(1 / T1, change / acceleration)
@@ -239,7 +244,8 @@ def test_trusted_derivatives(name, d, count):
 
 @pytest.mark.slow
 def test_an_inelastic_impact_on_a_curved_wall():
-    """What the second of its steps leaves of the gap velocity once was a second impact to the derivative: off by 0.17."""
+    """What the second of its steps leaves of the gap velocity once was a second impact to the derivative:
+    off by 0.17."""
     seed, d = 1, 2
     system, (along, value, spread) = draw(seed, d, WALLS), exact_derivative(seed, d)
 

@@ -1,7 +1,8 @@
-"""A clean status means that the result is right: random systems with Coulomb friction against event-located motions that share no code.
+"""A clean status means that the result is right: random systems with Coulomb friction against
+event-located motions that share no code.
 
-How near is right is told as in `test_honesty`. Contacts that one body rests on in more ways than it has, and motions beyond the bound of
-Painleve that have several continuations or none, have no right motion.
+How near is right is told as in `test_honesty`. Contacts that one body rests on in more ways than it has, and motions
+beyond the bound of Painleve that have several continuations or none, have no right motion.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def covered(name: str, systems) -> list:
 
 
 def refined_errors(problem: Any, name: str, d: int, walls: int, seed: int, motion: Motion) -> np.ndarray:
-    """Errors of position and velocity with 16 times the steps: what is merely far off at a coarse step is an eighth at most, or told."""
+    """Errors of position and velocity with 16 times the steps: what is merely far off at a coarse step is
+    an eighth at most, or told."""
     data = batch([draw(seed, d, walls)])
     data["e"] = data["e"][:, None]
     run = ji.ensemble(problem, **data, h=H / 16, scheme=SCHEMES[name])
@@ -78,14 +80,17 @@ def check_values(d: int, walls: int, seeds, name: str = "moreau-jean", problem: 
         far = not errors[1, 0] <= allowed[0] or not (errors[1, 1] <= allowed[1] or late)
         if far and np.any(refined_errors(problem, name, d, walls, seed, motion) > 0.25 * allowed):
             wrong.append(
-                f"{name} d={d} walls={walls} seed={seed} e={motion.e:.3g}: errors of q {errors[:, 0]}, of v {errors[:, 1]}, allowed {allowed}; "
-                f"{len(motion.impacts)} impacts, {len(motion.releases)} releases, {[p[2] for p in motion.passages]}, jam {motion.jam:.2f}"
+                f"{name} d={d} walls={walls} seed={seed} e={motion.e:.3g}: errors of q {errors[:, 0]}, of v "
+                f"{errors[:, 1]}, allowed {allowed}; "
+                f"{len(motion.impacts)} impacts, {len(motion.releases)} releases, {[p[2] for p in motion.passages]}, "
+                f"jam {motion.jam:.2f}"
             )
         if errors[1, 0] > 1e-10:
             ratios.append(errors[1, 0] / errors[0, 0])
     found_order = -np.log(np.median(ratios)) / np.log(STEPS[1] / STEPS[0])
     print(
-        f"\n{name}, d={d}, up to {walls} walls: {len(seeds)} systems, {dict(counts)}, disagreements {len(wrong)}, order {found_order:.2f}"
+        f"\n{name}, d={d}, up to {walls} walls: {len(seeds)} systems, {dict(counts)}, disagreements {len(wrong)}, "
+        f"order {found_order:.2f}"
     )
     assert not wrong, "\n".join(wrong)
     return counts
@@ -114,7 +119,8 @@ def test_clean_is_right_whatever_the_scale_of_gaps(name):
 
 
 def check_by_tolerance(d: int, walls: int, count: int, problem: Any = PROBLEM) -> None:
-    """`EventDriven`: what is clean is right to a millionth, which is what the located motions leave out of accumulating impacts; most to a hundred tolerances."""
+    """`EventDriven`: what is clean is right to a millionth, which is what the located motions leave out of accumulating
+    impacts; most to a hundred tolerances."""
     systems = [draw(seed, d, walls) for seed in range(count)]
     data = batch(systems)
     data["e"] = data["e"][:, None]
@@ -134,7 +140,8 @@ def check_by_tolerance(d: int, walls: int, count: int, problem: Any = PROBLEM) -
             errors[seed] = np.max(np.abs(ends - motion.x))
     found = np.array(list(errors.values()))
     print(
-        f"\nby tolerance, d={d}, up to {walls} walls: {count} systems, {dict(remarks)}, median error {np.median(found):.1e}"
+        f"\nby tolerance, d={d}, up to {walls} walls: {count} systems, {dict(remarks)}, median error "
+        f"{np.median(found):.1e}"
     )
     assert len(found) > 0.75 * count
     assert np.max(found) < 1e-6, {seed: error for seed, error in errors.items() if error >= 1e-6}
@@ -161,7 +168,8 @@ def test_trusted_derivatives_by_a_tolerance(d, walls):
     right = np.stack([exact_derivative(seed, d, walls)[1] for seed in seeds])
     errors = np.max(np.abs(found - right), axis=1) / (1 + np.max(np.abs(right), axis=1))
     print(
-        f"\nby tolerance, d={d}, up to {walls} walls: {len(seeds)} derivatives, {trusted.sum()} trusted, largest error {errors[trusted].max():.1e}"
+        f"\nby tolerance, d={d}, up to {walls} walls: {len(seeds)} derivatives, {trusted.sum()} trusted, largest error "
+        f"{errors[trusted].max():.1e}"
     )
     assert trusted.sum() > 30
     assert np.all(errors[trusted] < 1e-5), np.array(seeds)[trusted & (errors >= 1e-5)]
@@ -178,7 +186,8 @@ def end_of(name: str, seed: int, d: int, walls: int):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCHEMES)
 def test_of_several_motions_the_present_one_goes_on(name):
-    """A contact sticks, with others beside it, where the law would let it open as well: q is then off by .27 at every h."""
+    """A contact sticks, with others beside it, where the law would let it open as well:
+    q is then off by .27 at every h."""
     end, status, _ = end_of(name, 1071, 3, 4)
     # of two impacts 4e-4 s apart, which friction couples
     assert not status & ~int(ji.Status.IMPULSES_COUPLED)
@@ -189,7 +198,8 @@ def test_of_several_motions_the_present_one_goes_on(name):
 @pytest.mark.parametrize("name", SCHEMES)
 @pytest.mark.parametrize("seed", [59, 1142])
 def test_rest_in_a_corner_is_told(seed, name):
-    """Two contacts that rub hold a body of two coordinates: how they share the load, and so how long they hold it, is not determined."""
+    """Two contacts that rub hold a body of two coordinates: how they share the load, and so how long they hold it,
+    is not determined."""
     end, status, failed = end_of(name, seed, 2, 3)
     told = status & int(ji.Status.IMPULSES_NOT_UNIQUE)
     # `Maury`, which keeps gaps open, and a located scheme may hold the body with one of them alone
@@ -200,7 +210,8 @@ def test_rest_in_a_corner_is_told(seed, name):
 
 @cache
 def exact_derivative(seed: int, d: int, walls: int):
-    """A random direction, the exact derivative (2d,) along it, and its spread over data O(h) away; or why there is none."""
+    """A random direction, the exact derivative (2d,) along it, and its spread over data O(h) away;
+    or why there is none."""
     found = exact(seed, d, walls)
     if isinstance(found, str):
         return found
@@ -257,7 +268,8 @@ def check_derivatives(d: int, walls: int, seeds, name: str = "moreau-jean") -> i
             again, sure = along_direction(SCHEMES[name], d, walls, [seed], 16 * STEPS[1])
             if sure[0] and np.max(np.abs(again[0] - value)) > 0.25 * allowed:
                 wrong.append(
-                    f"d={d} walls={walls} seed={seed} e={motion.e:.3g}: {error:.2e} off, allowed {allowed:.2e}, value {largest:.2e}"
+                    f"d={d} walls={walls} seed={seed} e={motion.e:.3g}: {error:.2e} off, allowed {allowed:.2e}, value "
+                    f"{largest:.2e}"
                 )
     print(f"\nd={d}, up to {walls} walls: {len(seeds)} derivatives, {dict(counts)}, disagreements {len(wrong)}")
     assert not wrong, "\n".join(wrong)
@@ -284,7 +296,8 @@ def check_in_space(d: int, walls: int, seeds, name: str = "moreau-jean") -> coll
 
 
 def against_finer(problem: Any, systems: list, scheme: Any, what: str) -> collections.Counter:
-    """Of steps against finer ones of `MoreauJean` of the same data, and of data O(h) away: what is told to be right is what they tend to."""
+    """Of steps against finer ones of `MoreauJean` of the same data, and of data O(h) away:
+    what is told to be right is what they tend to."""
     d, walls = systems[0].q0.size, systems[0].args["offset"].size
     run = lambda some, steps, save="final", scheme=SCHEME: ji.ensemble(
         problem, **with_seeds(some), h=T1 / steps, scheme=scheme, save=save
@@ -356,7 +369,8 @@ def skip_what_it_takes_not(scheme: Any, kind: str) -> None:
     ids=["moreau-jean", "moreau-jean, fine", "maury", "event-corrected", "by tolerance"],
 )
 def test_what_reactions_can_hold_rests(kind, scaled, scheme, steps):
-    """A fifth of every cone is left: bodies stay to the round-off of a second's forces. Of steps nothing fails; located motions may, but none is wrong."""
+    """A fifth of every cone is left: bodies stay to the round-off of a second's forces. Of steps nothing fails; located
+    motions may, but none is wrong."""
     skip_what_it_takes_not(scheme, kind)
     systems = [random_bodies.draw(kind, seed) for seed in range(100)]
     found = ji.ensemble(
@@ -367,12 +381,13 @@ def test_what_reactions_can_hold_rests(kind, scaled, scheme, steps):
     # of a block whose friction exceeds Painleve's bound that is told, too
     clean = found.status & ~(int(ji.Status.IMPULSES_NOT_UNIQUE) | JAM) == 0
     print(
-        f"\nrest, {kind}: {len(systems)} systems, {dict(remarks)}, largest motion of clean ones {np.max(moved[clean], initial=0):.1e}"
+        f"\nrest, {kind}: {len(systems)} systems, {dict(remarks)}, largest motion of clean ones "
+        f"{np.max(moved[clean], initial=0):.1e}"
     )
     if not scheme.traits.locates:
         assert np.all(clean), np.flatnonzero(~clean)
-    # forces of order 10 over a second, of which a light turn makes 50 times as much; located motions to what is right above, by EventCorrected, of second
-    # order, to some hundredths of h^2
+    # forces of order 10 over a second, of which a light turn makes 50 times as much; located motions to what is right
+    # above, by EventCorrected, of second order, to some hundredths of h^2
     most = 1e-9 if not scheme.traits.locates else 1e-6 if scheme is BY_TOLERANCE else 3e-6
     share = (
         0.2 if scaled or kind == "block in a corner" else 0.5
@@ -389,9 +404,11 @@ def test_clean_is_right_of_dropped_bodies(name, scaled, kind):
     skip_what_it_takes_not(scheme, kind)
     systems = covered(name, [random_bodies.drop(kind, seed) for seed in range(60)])
     counts = against_finer(random_bodies.problem(kind, scaled), systems, scheme, f"{name}, dropped, {kind}")
-    # bodies with more contacts than they need have few clean motions; of those that need not be the only ones, most are found by each scheme
+    # bodies with more contacts than they need have few clean motions; of those that need not be the only ones, most are
+    # found by each scheme
     same, another = counts["one of several, the same"], counts["one of several, another"]
-    # of bodies with more contacts than they need EventCorrected and EventDriven tell of nearly all, and blocks in corners mostly fail: some are left
+    # of bodies with more contacts than they need EventCorrected and EventDriven tell of nearly all, and blocks in
+    # corners mostly fail: some are left
     share = 0.0 if scheme.traits.locates and kind != "wedge" else 0.15 if kind == "block in a corner" else 0.3
     assert counts["clean"] + same >= share * len(systems) and same >= 3 * another
 
@@ -418,13 +435,14 @@ def test_without_friction_the_law_of_friction_is_none(name, kind):
         for rough in (True, False)
     )
     rows = lambda s: np.concatenate(
-        [np.concatenate([s.jacobian[x][w].reshape(40, systems[0].q0.size, -1) for w in ("q0", "v0")] + [s.jacobian[x]["args"]["push"]], axis=2) for x in ("q", "v")],
-        axis=1,
+        [np.concatenate([s.jacobian[x][w].reshape(40, systems[0].q0.size, -1)
+        for w in ("q0", "v0")] + [s.jacobian[x]["args"]["push"]], axis=2) for x in ("q", "v")], axis=1,
     )  # fmt: skip
     both = np.asarray(found.trusted) & np.asarray(right.trusted)
     apart = np.max(np.abs(rows(found) - rows(right)), axis=(1, 2))
     print(
-        f"\n{name}, {kind} without friction: trusted {np.sum(found.trusted)}, without the law {np.sum(right.trusted)} of 40, apart {np.max(apart[both], initial=0):.1e}"
+        f"\n{name}, {kind} without friction: trusted {np.sum(found.trusted)}, without the law {np.sum(right.trusted)} "
+        f"of 40, apart {np.max(apart[both], initial=0):.1e}"
     )
     assert np.sum(right.trusted) > 30 and np.max(apart[both], initial=0) < 1e-6, np.flatnonzero(both & (apart >= 1e-6))
 
@@ -433,7 +451,8 @@ def test_without_friction_the_law_of_friction_is_none(name, kind):
 @pytest.mark.parametrize("kind", ["block in a corner", "three legs", "four legs"])
 @pytest.mark.parametrize("name", [*SCHEMES, "by tolerance"])
 def test_a_level_body_lands_and_slides(name, kind):
-    """Dropped from a small height, flat: it loses mu times its speed of fall along the floor, then mu g, and stops, or at the wall."""
+    """Dropped from a small height, flat: it loses mu times its speed of fall along the floor, then mu g, and stops,
+    or at the wall."""
     skip_what_it_takes_not(ALL[name], kind)
     gravity, count = 9.81, 40
     systems, right = [], []

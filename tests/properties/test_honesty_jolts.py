@@ -1,7 +1,8 @@
-"""Random lifts and belts whose speeds jump: bodies on them by `EventDriven`, with the lift as a joint, and as a gap that moves.
+"""Random lifts and belts whose speeds jump: bodies on them by `EventDriven`, with the lift as a joint,
+and as a gap that moves.
 
-The two share neither the location of a kink nor the impact at it: a gap that kinks in time is met by substeps of any length. Derivatives are held
-against differences.
+The two share neither the location of a kink nor the impact at it: a gap that kinks in time is met by substeps of any
+length. Derivatives are held against differences.
 """
 
 import jax.numpy as jnp
@@ -48,7 +49,8 @@ def test_joints_that_kink_and_belts_that_jump(rough):
     clean = ~np.asarray(own.failed) & ~np.asarray(other.failed)
     off = np.max(np.abs(found.value["q"][:, :2] - other.q[:, -1]), axis=1)
     print(
-        f"\nlifts, rough {rough}: {np.sum(clean)} of {COUNT} clean, {np.sum(found.trusted)} trusted, apart {np.max(off[clean]):.1e}"
+        f"\nlifts, rough {rough}: {np.sum(clean)} of {COUNT} clean, {np.sum(found.trusted)} trusted, apart "
+        f"{np.max(off[clean]):.1e}"
     )
     # some hundreds of substeps of 1e-10 each
     assert np.mean(clean) > 0.9 and np.max(off[clean]) < 1e-7

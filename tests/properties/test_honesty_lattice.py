@@ -1,7 +1,8 @@
-"""A trusted derivative is right on systems of whole numbers, where motions touch, rest, graze and meet walls at one time as random ones never do.
+"""A trusted derivative is right on systems of whole numbers, where motions touch, rest, graze and meet walls at one
+time as random ones never do.
 
-States, velocities, forces, springs and a magnetic field of 0, 1 or 2, walls along the axes, oblique or curved. Trusted Jacobians are compared with differences of
-located motions to either side, as far as the start may be moved there.
+States, velocities, forces, springs and a magnetic field of 0, 1 or 2, walls along the axes, oblique or curved. Trusted
+Jacobians are compared with differences of located motions to either side, as far as the start may be moved there.
 """
 
 from functools import partial
@@ -16,7 +17,9 @@ import jaximpact as ji
 WRT = ("q0", "v0", "args", "e", "t1")
 T1 = 1.7321  # no time at which whole numbers meet
 SIDE = 1e-5  # of differences, off by its root where a start falls back to a wall
-LITTLE = 1e-7  # of e = 0: of a contact that soon lets go again the bounces by SIDE may last until then, and the difference is another one
+# of e = 0: of a contact that soon lets go again the bounces by SIDE may last until then, and the difference is another
+# one
+LITTLE = 1e-7
 ACCURATE = ji.EventDriven(1e-12, 1e-12)
 WALLS = {
     "two": lambda t, q, args: q,
@@ -31,7 +34,8 @@ SURFACES = {
     "oblique": lambda t, q, v: q[0] + q[1] - 2.0,
     "speed": lambda t, q, v: v[1],
 }
-# a located motion has the derivative to the accuracy of the differences; the others to O(h), times what an impact makes of it
+# a located motion has the derivative to the accuracy of the differences; the others to O(h), times what an impact makes
+# of it
 SCHEMES = {
     "EventDriven": (ji.EventDriven(1e-11, 1e-11), 1, 1e-2),
     "EventCorrected": (ji.EventCorrected(), 1500, 1e-2),
@@ -97,7 +101,8 @@ def kept(inside, new, old):
 
 
 def differences(problem, start, little=None):
-    """Of the end of located motions, (11, 2, B, 4): by each number, to either side; NaN where it may not be moved there.
+    """Of the end of located motions, (11, 2, B, 4): by each number, to either side;
+    NaN where it may not be moved there.
 
     By e they are taken of ``little``, too, (1, 2, B, 4) behind those.
     """

@@ -23,8 +23,9 @@ SCHEMES = {
 
 
 def right_end(motion: Motion, q: np.ndarray, v: np.ndarray) -> tuple[End, float, float]:
-    """The right end of a start; by how much more motions part that start beside each other, inf where that tells nothing; and how far those lead
-    away whose impacts are late, by up to a step each, as those of a scheme that locates none."""
+    """The right end of a start; by how much more motions part that start beside each other, inf where that tells
+    nothing; and how far those lead away whose impacts are late, by up to a step each,
+    as those of a scheme that locates none."""
     rng, end, apart, spread = np.random.default_rng(5), motion.end(q, v, T1, E), 0.0, 0.0
     for _ in range(DIRECTIONS):
         by = SHAKE * rng.normal(size=(2, v.size))
@@ -73,8 +74,8 @@ def test_four_bars_with_stops_are_right():
 
 @pytest.mark.slow
 def test_linkages_that_make_much_of_late_impacts_or_of_a_start_are_right():
-    """A bar that turns at 21 rad/s behind its first impact, .47 off by MoreauJean, as by impacts late by a step; and bars that part by other directions
-    than a first one tells."""
+    """A bar that turns at 21 rad/s behind its first impact, .47 off by MoreauJean, as by impacts late by a step; and
+    bars that part by other directions than a first one tells."""
     assert check(TREE, range(97, 98), ["MoreauJean"]) + check(LOOP, range(20, 21), ["EventCorrected"]) == 2
 
 

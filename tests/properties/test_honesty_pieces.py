@@ -1,7 +1,8 @@
-"""A clean status means that the result is right, where walls kink, forces jump, masses lie far apart and impacts are many.
+"""A clean status means that the result is right, where walls kink, forces jump,
+masses lie far apart and impacts are many.
 
-How near is right is told as in `test_honesty`: by how far the exact motions go whose data, kinks and jumps included, are
-O(h) away. Of `EventCorrected` no more is asked.
+How near is right is told as in `test_honesty`: by how far the exact motions go whose data, kinks and jumps included,
+are O(h) away. Of `EventCorrected` no more is asked.
 """
 
 from __future__ import annotations
@@ -91,7 +92,8 @@ def exact(kind: int, seed: int):
 
 @cache
 def exact_derivative(kind: int, seed: int):
-    """A random direction, the exact derivative (2d,) along it and its spread over data O(h) away; or why there is none."""
+    """A random direction, the exact derivative (2d,) along it and its spread over data O(h) away;
+    or why there is none."""
     family, known = FAMILIES[kind], exact(kind, seed)
     if isinstance(known, str):
         return known
@@ -188,7 +190,8 @@ def check_values(name: str, pairs) -> collections.Counter:
 
 
 def lost_bounds(name: str, kind: int, seed: int, run, lane: int) -> list[str]:
-    """Violated bounds that hold for every motion, resolved or not: energy not added by walls or forces, walls not crossed."""
+    """Violated bounds that hold for every motion, resolved or not: energy not added by walls or forces,
+    walls not crossed."""
     system = FAMILIES[kind].draw(seed)
     if kind < CLOSED or kind == RODS:
         return []
@@ -245,7 +248,8 @@ def check_derivatives(name: str, pairs):
             if not errors[1] <= allowed:
                 count["wrong"] += 1
                 wrong.append(
-                    f"{name}, {FAMILIES[kind].name}, seed={seed} e={motion.e:.3g}: derivative off by {errors} with {STEPS} "
+                    f"{name}, {FAMILIES[kind].name}, seed={seed} e={motion.e:.3g}: derivative off by {errors} with "
+                    f"{STEPS} "
                     f"steps, allowed {allowed:.2e}, size {size:.3g}; {motion.impacts} impacts"
                 )
     for kind, count in sorted(counts.items()):
@@ -266,7 +270,8 @@ def test_clean_is_right(name):
 
 
 def test_a_body_that_slides_into_a_concave_edge_is_not_thrown():
-    """By `Maury` it entered the next side by a part of h |v| and left it at |v| in the next step: off by .47 in place of .32."""
+    """By `Maury` it entered the next side by a part of h |v| and left it at |v| in the next step:
+    off by .47 in place of .32."""
     check_values("maury", [(1, 4), (1, 32)])
 
 
@@ -293,7 +298,8 @@ def test_trusted_is_right_of_many(name):
 
 @pytest.mark.slow
 def test_derivatives_across_jumps_are_trusted():
-    """By `EventCorrected` 97 of 297; 14 where it does not locate the jumps. Most others have friction of the velocity, which stops or turns round."""
+    """By `EventCorrected` 97 of 297; 14 where it does not locate the jumps. Most others have friction of the velocity,
+    which stops or turns round."""
     counts = check_derivatives("event-corrected", some(300, [KINDS.index("forces that jump")]))
     assert sum(count["trusted"] for count in counts.values()) > 90
 

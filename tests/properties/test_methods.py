@@ -26,7 +26,8 @@ def every(names):
 
 
 def bounce(y0, e):
-    """Position and velocity at T1 of a ball thrown down with FALL, after its one impact; at rest after an inelastic one."""
+    """Position and velocity at T1 of a ball thrown down with FALL, after its one impact;
+    at rest after an inelastic one."""
     if isinstance(e, float) and e == 0:
         return 0 * jnp.stack([y0, y0])
     v = -jnp.sqrt(FALL**2 + 2 * G * y0)
@@ -51,8 +52,8 @@ def test_order_of_convergence(name):
     entry = catalogue.get("polar-particle")
     case = entry.case("e=0" if row.inelastic else "e=0.9")
     measured = partial(
-        ji.convergence, entry.problem, case.q0, case.v0, t1=case.t1, args=case.args, e=case.restitution, exact=case.exact,
-        scheme=row.scheme, phases=4,
+        ji.convergence, entry.problem, case.q0, case.v0, t1=case.t1, args=case.args, e=case.restitution,
+        exact=case.exact, scheme=row.scheme, phases=4,
     )  # fmt: skip
     if row.order is None:
         with pytest.raises(ValueError, match="does not depend on it"):
@@ -66,7 +67,8 @@ def test_order_of_convergence(name):
     "name", [pytest.param(name, marks=() if name in DERIVATIVES else pytest.mark.slow) for name in SCHEMES]
 )
 def test_derivatives_across_an_impact(name):
-    """They converge to those of the motion: O(h), a step or two of what g/|v| = 2.1 makes of a derivative in a second."""
+    """They converge to those of the motion: O(h), a step or two of what g/|v| = 2.1 makes
+    of a derivative in a second."""
     row, found = SCHEMES[name], jacobians(name)
     e = row.restitution(0.7)
     exact = np.stack(jax.jit(jax.jacfwd(bounce, (0, 1)))(1.0, e) if e else [jax.jacfwd(bounce)(1.0, e), np.zeros(2)], 1)
@@ -95,8 +97,8 @@ def test_ensembles_find_what_solve_finds(name):
 
 @every(SCHEMES)
 def test_momentum_balance(name):
-    """Impulses account for every change of momentum, p(T) - p(0) = g T + their sum: to round-off, but for the steps that
-    the velocity is late."""
+    """Impulses account for every change of momentum, p(T) - p(0) = g T + their sum: to round-off, but for the steps
+    that the velocity is late."""
     row = SCHEMES[name]
     e = row.restitution(0.5)
     found = ji.solve(BALLS, [0.5, 0.9], [0.0, -1.0], t1=3.0, steps=3001, e=e, scheme=row.scheme, save="final")

@@ -14,9 +14,11 @@ from jaximpact.extend import Metric, Solved, Target
 
 # paper, problem, case, scheme as the paper states it, order of the position
 PAPERS = [
-    # Paoli and Schatzman 1999: one constraint, M(q), projection along geodesics, centred force, Euler start (1.13)-(1.17)
+    # Paoli and Schatzman 1999: one constraint, M(q), projection along geodesics, centred force, Euler start
+    # (1.13)-(1.17)
     ("PS", "polar-wall", None, ji.PaoliSchatzman(force="centred", metric="geodesic", start="euler"), 1.0),
-    # Paoli 2010: several constraints, M(q), kinetic metric, backward velocity, e in (0, 1], any consistent start (4)-(7)
+    # Paoli 2010: several constraints, M(q), kinetic metric, backward velocity, e in (0, 1], any consistent start
+    # (4)-(7)
     ("P2", "polar-particle", "e=0.9", ji.PaoliSchatzman(start="euler"), 1.0),
     ("P2", "groove", "e=1/2", ji.PaoliSchatzman(start="euler"), 1.0),
     ("P2", "hypercube", "d=3", ji.PaoliSchatzman(start="euler"), 1.0),
@@ -53,8 +55,8 @@ def test_scheme_of_the_paper(paper, name, case_name, scheme, order):
         problem, case = entry.problem, entry.case(case_name)
         t1 = case.t1
     found = ji.convergence(
-        problem, case.q0, case.v0, t1=t1, steps=prime_steps(1_000, 15_000, 4), phases=6, exact=case.exact, scheme=scheme,
-        args=case.args, e=case.restitution,
+        problem, case.q0, case.v0, t1=t1, steps=prime_steps(1_000, 15_000, 4), phases=6, exact=case.exact,
+        scheme=scheme, args=case.args, e=case.restitution,
     )  # fmt: skip
     assert found.orders()["position"] == pytest.approx(order, abs=0.15), found.table()
     assert np.all(found.residual <= 1e-9)

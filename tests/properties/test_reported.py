@@ -81,7 +81,8 @@ TABLE = ji.Problem(
 
 
 def bounces(height: float, e: float, times, heights, t1: float) -> tuple[float, float]:
-    """Position and velocity at t1 of a ball that is dropped onto a table of straight pieces, by the roots of parabolas."""
+    """Position and velocity at t1 of a ball that is dropped onto a table of straight pieces,
+    by the roots of parabolas."""
     t, q, v = 0.0, height, 0.0
     for start, end, low, high in zip(times, times[1:], heights, heights[1:], strict=False):
         speed = (high - low) / (end - start)

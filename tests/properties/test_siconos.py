@@ -79,7 +79,8 @@ def test_two_balls():
 
 
 def bar(n=100, density=7800.0, young=210e9, section=3.14e-4, length=1.0):
-    """Consistent mass and stiffness of n - 1 linear elements of length L/n, as in their model (n degrees of freedom)."""
+    """Consistent mass and stiffness of n - 1 linear elements of length L/n,
+    as in their model (n degrees of freedom)."""
     width = length / n
     mass, stiffness = np.zeros((n, n)), np.zeros((n, n))
     for i in range(n - 1):

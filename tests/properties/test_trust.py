@@ -1,4 +1,5 @@
-"""What is trusted is right: derivatives near impacts that a first-order scheme places late, at the end and near grazing."""
+"""What is trusted is right: derivatives near impacts that a first-order scheme places late,
+at the end and near grazing."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -49,7 +50,8 @@ def off(found, exact):
 
 @pytest.mark.parametrize("scheme", slow_but(FIRST_ORDER[:1], FIRST_ORDER), ids=lambda scheme: type(scheme).__name__)
 def test_no_derivative_is_trusted_where_the_impacts_before_leave_the_number_of_impacts_open(scheme):
-    """Impacts come later by a step or two each: after the third bounce the derivative was that before it, +2.476 for -1.982."""
+    """Impacts come later by a step or two each: after the third bounce the derivative was that
+    before it, +2.476 for -1.982."""
     ball = ji.Problem(gravity, height, restitution=1.0)
     t1 = np.linspace(0.3, 3.0, 400)
     e, h = np.tile([1.0, 0.9, 0.8, 0.8], 100), 0.02
@@ -126,7 +128,8 @@ BETWEEN = lambda t, q, args: jnp.concatenate([q + 0.5, 1 - q])
 
 
 def swung(speed, t, e, lower):
-    """Position and velocity at t of an oscillator that leaves 0 at a ``speed`` and turns at walls at 1 and ``lower``, arc by arc."""
+    """Position and velocity at t of an oscillator that leaves 0 at a ``speed`` and turns at walls at 1 and ``lower``,
+    arc by arc."""
     q, v, start = 0.0, speed, 0.0
     while True:
         radius, phase = np.hypot(q, v), np.arctan2(q, v)
@@ -143,7 +146,8 @@ def swung(speed, t, e, lower):
 
 
 def near_grazing(scheme, gaps, critical, width, h, t1, sign, lower):
-    """Of 401 oscillators about one that grazes: how many derivatives are trusted and off by more than half; right, to a tenth, and not trusted."""
+    """Of 401 oscillators about one that grazes: how many derivatives are trusted and off by more than half; right, to a
+    tenth, and not trusted."""
     speed = critical + width * np.linspace(-1, 1, 401) + 1e-3 * width
     problem = ji.Problem(oscillator, gaps, restitution=0.8)
     zero = np.zeros((401, 1))
@@ -162,7 +166,8 @@ AFTER = np.sqrt(0.25 + 0.75 / 0.64)
 
 @pytest.mark.parametrize("scheme", slow_but(FIRST_ORDER[:1], FIRST_ORDER), ids=lambda scheme: type(scheme).__name__)
 def test_no_derivative_is_trusted_where_h_cannot_tell_a_touch_from_none(scheme):
-    """Of 401 oscillators within 10 h^2 of grazing, 8 of PaoliSchatzman and one of MoreauJean had the derivative without the touch."""
+    """Of 401 oscillators within 10 h^2 of grazing, 8 of PaoliSchatzman and one of MoreauJean had the
+    derivative without the touch."""
     wrong, lost = near_grazing(scheme, ceiling, 1.0, 1e-3, 1e-2, 2.5, 1, -9.0)
     assert wrong == 0
     assert lost < 0.15 * 401  # all within 2 h^2 of it
@@ -185,7 +190,8 @@ def test_near_grazing_after_an_impact(scheme, h):
 
 
 def bounced(speed, t, e=0.8):
-    """Position and velocity at t, (4,), of a free ball from (0, .3), down at a ``speed``, above a floor and below a disk of radius .2 at (1, .5)."""
+    """Position and velocity at t, (4,), of a free ball from (0, .3), down at a ``speed``, above a floor and below a
+    disk of radius .2 at (1, .5)."""
     q, v, left = np.array([0.0, 0.3]), np.array([1.0, -speed]), t
     while True:
         way = q - [1.0, 0.5]
@@ -207,7 +213,8 @@ def bounced(speed, t, e=0.8):
     ids=lambda s: type(s).__name__,
 )
 def test_no_derivative_is_trusted_of_a_touch_that_the_delay_of_the_impact_before_decides(scheme):
-    """Led aside by part of a step, 25 balls of PaoliSchatzman and 26 of MoreauJean passed a disk at another distance."""
+    """Led aside by part of a step, 25 balls of PaoliSchatzman and 26 of MoreauJean passed
+    a disk at another distance."""
     gaps = lambda t, q, args: jnp.stack([q[1], jnp.hypot(q[0] - 1, q[1] - 0.5) - 0.2])
     below = ji.Problem(lambda t, q, v, args: 0 * q, gaps, restitution=0.8)
     grazes = 0.6437907190527767
@@ -225,7 +232,8 @@ def test_no_derivative_is_trusted_of_a_touch_that_the_delay_of_the_impact_before
 
 @pytest.mark.parametrize("e", [slow(0.0), 0.5])
 def test_an_elastic_impact_through_a_contact_that_touches_has_no_derivative(e):
-    """A ball falls on one that lies on the floor: opened by ever so little that one would have had an impact of its own."""
+    """A ball falls on one that lies on the floor: opened by ever so little that one would
+    have had an impact of its own."""
     gaps = lambda t, q, args: jnp.stack([q[0], q[1] - q[0] - 1])
     balls = ji.Problem(gravity, gaps)
     found = ji.solve(

@@ -1,4 +1,5 @@
-"""Results do not depend on the units of length, time and mass: scaled by powers of two they are the same, bit for bit."""
+"""Results do not depend on the units of length, time and mass: scaled by powers of two they are the same,
+bit for bit."""
 
 from dataclasses import replace
 
@@ -56,7 +57,8 @@ def in_units(problem):
 
 
 def results(problem, case, scheme, units, steps, dtype, projection=None):
-    """State at the end, its derivatives by that at the start and impulses, in the units of the catalogue; and the status."""
+    """State at the end, its derivatives by that at the start and impulses, in the units of the catalogue;
+    and the status."""
     length, time, mass = (dtype(2.0) ** dtype(x) for x in units)
     args = (length, time, mass, case.args)
     if hasattr(scheme, "atol"):  # in the units of the problem
@@ -128,7 +130,8 @@ def rest(ratio, count, projection):
 def test_unequal_masses_leave_residuals_of_round_off(ratio, count):
     for found in rest(ratio, count, None):
         assert not int(found.status) & int(ji.Status.CONTACTS_NOT_SOLVED)
-        # velocities are known to the round-off of impulses, a few units of eps times the ratio and g h, which 20 steps add up
+        # velocities are known to the round-off of impulses, a few units of eps times the ratio and g h, which 20 steps
+        # add up
         assert np.max(np.abs(found.q[-1])) < 20 * 64 * 2.2e-16 * ratio * 9.81 * 1e-2 * 1e-2 + 1e-13
 
 

@@ -66,7 +66,8 @@ def test_bodies_in_the_plane_have_no_third_coordinate(tmp_path):
 
 @pytest.mark.parametrize(
     ("path", "options", "message"),
-    [("run.vtk", {}, "ends with .pvd"), ("run.pvd", {"dimension": 2}, "27"), ("run.pvd", {"dimension": 1}, "dimension=1"),
+    [("run.vtk", {}, "ends with .pvd"), ("run.pvd", {"dimension": 2}, "27"),
+    ("run.pvd", {"dimension": 1}, "dimension=1"),
      ("run.pvd", {"radius": [0.1, 0.2]}, "one for each of 9 bodies")],
 )  # fmt: skip
 def test_bad_arguments_are_refused_by_name(column, path, options, message, tmp_path):
@@ -92,7 +93,8 @@ def test_bodies_in_space_are_surfaces_in_their_poses(tmp_path):
     files = [x.attrib for x in ElementTree.parse(path).iter("DataSet")]
     np.testing.assert_array_equal([float(x["timestep"]) for x in files], motion.t)
     corners = [(x, y, 1 + z) for x in (-0.2, 0.2) for y in (-0.1, 0.1) for z in (-0.05, 0.05)]
-    # inscribed in round bodies: 500 normals leave out 2 pi / 500 of a ball's volume or so, more of an ellipsoid's, whose points lie less evenly
+    # inscribed in round bodies: 500 normals leave out 2 pi / 500 of a ball's volume or so, more of an ellipsoid's,
+    # whose points lie less evenly
     volumes = [8 * np.prod(half), 4 / 3 * np.pi * 0.3**3, np.pi * 0.2**2 * 0.5, np.pi * 0.1**2 * (0.5 + 0.4 / 3),
                4 / 3 * np.pi * np.prod(half)]  # fmt: skip
     for q, file in zip(motion.q, files, strict=True):

@@ -64,7 +64,8 @@ def test_ranking_is_exact_and_ordered(found):
 
 
 def test_relative_sensitivities_obey_the_scaling_of_lengths(found):
-    """With every length c times as long, g among them, so are position and velocity: d ln y/d ln H + d ln y/d ln g = 1."""
+    """With every length c times as long, g among them, so are position and velocity:
+    d ln y/d ln H + d ln y/d ln g = 1."""
     found = found.ranking()
     for name in ("q[y]", "v[y]"):
         mine = dict(zip(found.input[found.output == name], found.relative[found.output == name], strict=True))
@@ -111,7 +112,8 @@ def test_a_small_spread_is_linear_and_a_wide_one_is_told(found):
 
 @pytest.mark.slow
 def test_grazing_is_seen():
-    """A point that passes a disc: some samples touch it, some do not. At grazing the motion is continuous and has no derivative."""
+    """A point that passes a disc: some samples touch it, some do not. At grazing the motion is
+    continuous and has no derivative."""
     disc = ji.Problem(
         lambda t, q, v, args: 0 * q, lambda t, q, args: jnp.stack([jnp.sqrt(q @ q) - 1.0]), restitution=1.0
     )

@@ -52,9 +52,10 @@ def alike(one, other):
 
 SUFFIXES = [".npz", ".nc", ".zarr"]
 OTHERS = [
-    "sensitivities", "ranking", "covariance", "linearity", "indices", "impacts", "slips", "balance", "statistics", "section", "crossings",
-    "impact section", "bifurcation", "map", "orbit", "convergence", "basins", "exponents", "branch", "curve", "hypotheses", "runs", "intervals",
-    "attractor", "event", "located impacts",
+    "sensitivities", "ranking", "covariance", "linearity", "indices", "impacts", "slips", "balance", "statistics",
+    "section", "crossings",
+    "impact section", "bifurcation", "map", "orbit", "convergence", "basins", "exponents", "branch", "curve",
+    "hypotheses", "runs", "intervals", "attractor", "event", "located impacts",
 ]  # fmt: skip
 
 
@@ -89,7 +90,8 @@ def test_files_keep_other_results(name, suffix, results, tmp_path):
 
 @pytest.mark.parametrize("name", ["motion", "orbit"])
 def test_statuses_in_files_of_before_are_read_in_the_bits_of_today(name, results, tmp_path):
-    """A file of format 1 says nothing of its bits: each cause had its own, a mass that is not symmetric 32768, impacts that accumulate 512."""
+    """A file of format 1 says nothing of its bits: each cause had its own, a mass that is not symmetric 32768,
+    impacts that accumulate 512."""
     old = np.full_like(np.asarray(results[name].status), 32768 | 512)
     path = dataclasses.replace(results[name], status=old).save(tmp_path / "old.npz")
     with np.load(path) as file:

@@ -1,4 +1,5 @@
-"""Results one can hold: they print short, are indexed, looked at between rows, converted, animated and kept in files."""
+"""Results one can hold: they print short, are indexed, looked at between rows, converted,
+animated and kept in files."""
 
 import dataclasses
 import io
@@ -142,7 +143,8 @@ def test_what_is_no_lane_is_refused(results):
 
 @pytest.mark.parametrize("scheme", [ji.PaoliSchatzman(), ji.MoreauJean()], ids=lambda x: type(x).__name__)
 def test_between_rows_as_saved_there(scheme):
-    """Exactly what `solve` keeps at those times, up to rounding: positions affine, impulses spread, t0, t1 and steps included."""
+    """Exactly what `solve` keeps at those times, up to rounding: positions affine, impulses spread, t0,
+    t1 and steps included."""
     options = {"h": CASE.t1 / 100.3, "scheme": scheme, **OPTIONS}
     motion = ji.solve(BALL.problem, CASE.q0, CASE.v0, **options)
     times = np.sort([*TIMES, float(motion.t[7]), float(motion.t[-2])])
@@ -232,8 +234,10 @@ def test_results_as_tables(results):
         "values_pair_1_1[0]",
     ]
     for name, rows in {
-        "impacts": len(results["impacts"]), "balance": len(results["balance"].t), "convergence": 2, "section": 14, "bifurcation": 14,
-        "statistics": 102, "map": 9, "basins": 9, "branch": 3, "curve": 3, "orbit": 1, "exponents": 2, "hypotheses": 0, "impact section": None,
+        "impacts": len(results["impacts"]), "balance": len(results["balance"].t), "convergence": 2, "section": 14,
+        "bifurcation": 14,
+        "statistics": 102, "map": 9, "basins": 9, "branch": 3, "curve": 3, "orbit": 1, "exponents": 2, "hypotheses": 0,
+        "impact section": None,
     }.items():  # fmt: skip
         table = results[name].to_pandas()
         assert len(table) == (len(results[name].impacts) if rows is None else rows) and table.shape[1] >= 2, name
@@ -380,8 +384,8 @@ def test_strange_files_are_refused_and_nothing_is_unpickled(results, tmp_path):
         arrays = dict(file)
     good = json.loads(str(arrays["jaximpact"]))
     for name, value in {
-        "format": 99, "timing": [1], "values": {"exec": ["q"]}, "arrays": {"q": [[3], "object"]}, "digest": "0", "every_step": "yes",
-        "provenance": [],
+        "format": 99, "timing": [1], "values": {"exec": ["q"]}, "arrays": {"q": [[3], "object"]}, "digest": "0",
+        "every_step": "yes", "provenance": [],
     }.items():  # fmt: skip
         np.savez(path, **{**arrays, "jaximpact": np.array(json.dumps({**good, name: value}))})
         refused("")

@@ -110,7 +110,8 @@ CASES = [
 
 
 def test_gaps_of_none_are_no_constraints():
-    """Derivatives ended in numpy's error on the largest of no numbers; they are traced only, as of a problem without constraints."""
+    """Derivatives ended in numpy's error on the largest of no numbers; they are traced only,
+    as of a problem without constraints."""
     end = lambda problem: jax.jacfwd(lambda q: ji.solve(problem, q, jnp.zeros(2), t1=1.0, steps=3).q)
     found, plain = (jax.make_jaxpr(end(ji.Problem(force, x)))(jnp.ones(2)) for x in (no_gaps, None))
     assert str(found) == str(plain)
@@ -148,7 +149,8 @@ def test_velocity_out_of_the_set_is_told_and_projected():
 
 
 def test_a_wall_within_the_first_step_takes_the_approach():
-    """The first step of `PaoliSchatzman` has no restitution, and ends on the wall: what it leaves is e gap/h. From two steps off the wall it is e |v|."""
+    """The first step of `PaoliSchatzman` has no restitution, and ends on the wall: what it leaves is e gap/h. From two
+    steps off the wall it is e |v|."""
     problem = ji.Problem(lambda t, q, v, args: jnp.zeros(2), gaps, restitution=0.6)
     near, far = (run(problem, q0=(1.0, y), v0=(0.0, -0.5), h=0.01) for y in (0.001, 0.01))
     assert [int(found.status) for found in (near, far)] == [Status.START_VELOCITY_PROJECTED, 0]
@@ -164,7 +166,8 @@ def test_saved_times_that_are_traced_and_wrong_are_told():
 
 
 def test_a_random_key_in_a_force_and_empty_args():
-    """Under `jax.jit` and `jax.grad` a key ended in an error of the compiler, derivatives by args with an array of no entries in one of indices."""
+    """Under `jax.jit` and `jax.grad` a key ended in an error of the compiler, derivatives by args with an array of no
+    entries in one of indices."""
 
     def end(key, args):
         drift = ji.Problem(lambda t, q, v, args: jax.random.normal(key, (1,)) + args["g"] + jnp.sum(args["none"]))

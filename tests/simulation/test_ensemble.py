@@ -265,7 +265,8 @@ def jacobians(problem, **given):
     "call, room", [(ji.ensemble, np.inf), (ji.ensemble, 1.0), slow(jacobians, np.inf), slow(jacobians, 1.0)]
 )
 def test_results_of_an_accelerator(monkeypatch, call, room):
-    """They stay there as jax arrays, of several chunks in the order of the lanes, unless they take much of its memory."""
+    """They stay there as jax arrays, of several chunks in the order of the lanes,
+    unless they take much of its memory."""
     ball = ji.Problem(lambda t, q, v, args: -9.81 + 0 * q, lambda t, q, args: q)
     given = {"q0": np.linspace(0.5, 1.5, 5)[:, None], "v0": [0.0], "e": 0.5, "t1": 1.0, "h": 0.05, "execution": "xla"}
     expected = call(ball, **given)
@@ -343,15 +344,17 @@ def test_a_second_call_looks_at_the_entries_of_its_arrays():
 
 
 def test_calls_that_differ_are_told_apart(monkeypatch):
-    """By the class of the scheme, even where its options are those of another class; by numbers of the problem, the type of a number, and the dtype."""
+    """By the class of the scheme, even where its options are those of another class; by numbers of the problem, the
+    type of a number, and the dtype."""
     q0, v0 = np.linspace(0.0, 0.5, 6)[:, None], np.zeros((6, 1))
     problem = spring()
     keys = set()
     keep = known_calls.keep
     monkeypatch.setattr(known_calls, "keep", lambda key, *made: (keys.add(key), keep(key, *made)))
     calls = [
-        {}, {"scheme": ji.MoreauJean()}, {"scheme": ji.EventCorrected()}, {"e": 0.25}, {"args": np.float32(2)}, {"args": np.full(1, 2.0)},
-        {"steps": 21}, {"save": "all"}, {"problem": spring(2.0)}, {"q0": q0.astype(np.float32)}, {"v0": np.zeros(1)},
+        {}, {"scheme": ji.MoreauJean()}, {"scheme": ji.EventCorrected()}, {"e": 0.25}, {"args": np.float32(2)},
+        {"args": np.full(1, 2.0)}, {"steps": 21}, {"save": "all"}, {"problem": spring(2.0)},
+        {"q0": q0.astype(np.float32)}, {"v0": np.zeros(1)},
     ]  # fmt: skip
     for changed in calls:
         ji.ensemble(**{"problem": problem, "q0": q0, "v0": v0, "args": 2.0, "t1": 1.0, "steps": 20} | changed)

@@ -127,8 +127,10 @@ def test_float32_and_a_lane_that_fails():
         ({"friction": np.zeros((3, 2))}, ValueError, r"one per contact, shape \(1,\)"),
         ({"friction": "rough"}, TypeError, "friction must be real numbers"),
         ({"friction": [0.1, 0.2], "v0": np.zeros((3, 2))}, ValueError, "one length.*'friction': 2"),
-        ({"problem": FEET, "q0": [0.0] * 3, "v0": [0.0] * 3, "friction": [0.1, 0.2]}, ValueError, "give shape .1, 2., friction="),
-        ({"problem": ji.Problem(lambda t, q, v, args: 0 * q), "friction": MU}, ValueError, "the problem says nothing of slip"),
+        ({"problem": FEET, "q0": [0.0] * 3, "v0": [0.0] * 3, "friction": [0.1, 0.2]}, ValueError, "give shape .1, 2., "
+            "friction="),
+        ({"problem": ji.Problem(lambda t, q, v, args: 0 * q), "friction": MU}, ValueError, "the problem says nothing "
+            "of slip"),
     ],
 )  # fmt: skip
 def test_what_is_no_friction_is_refused_by_name(change, error, words):
@@ -155,13 +157,15 @@ STATIC = np.array([0.3, 0.4, 0.5])
 
 
 def pulled(static, mu=0.3):
-    """Speed at T1 of the block that breaks away where 40 t = static g, exact but for the step in which it does, h (static - mu) g."""
+    """Speed at T1 of the block that breaks away where 40 t = static g, exact but for the step in which it does,
+    h (static - mu) g."""
     begin = np.asarray(static) * G / 40
     return 20 * (T1**2 - begin**2) - mu * G * (T1 - begin)
 
 
 LATE = {"rtol": 0, "atol": 2e-2}
-# of either coefficient: a block, its start, values, the speeds that they make, how near, and its name on the command line
+# of either coefficient: a block, its start, values, the speeds that they make, how near, and its name on the command
+# line
 EITHER = {
     "friction": ("rough_block", [V0, 0.0], MU, speed, {"rtol": 1e-12}, "--friction"),
     "static_friction": ("pulled_block", [0.0, 0.0], STATIC, pulled, LATE, "--static-friction"),
@@ -211,7 +215,8 @@ def test_studies_and_the_command_line(name, tmp_path, capsys):
         assert np.array_equal(low.solution().failed, [True, False])
     table = tmp_path / "study.toml"
     table.write_text(
-        f'store = "{tmp_path}/{block}"\nproblem = "support.study_systems:{block}"\nq0 = [0.0, 0.0]\nv0 = {v0}\nt1 = {T1}\nh = 0.01\n'
+        f'store = "{tmp_path}/{block}"\nproblem = "support.study_systems:{block}"\nq0 = [0.0, 0.0]\nv0 = {v0}\nt1 = '
+        f"{T1}\nh = 0.01\n"
         f'scheme = "moreau-jean"\n{name} = {values[1]}\n[design]\n"v0[0]" = [{v0[0]}, {v0[0] + 1}]\n'
     )
     read = ji.Study.from_file(table)

@@ -1,8 +1,8 @@
 """Random wrong input: every call gives a right result or an error of this library that names an argument.
 
 An error is this library's if it is a ValueError, a TypeError or a RuntimeError raised by a line of it (`is_ours`), in
-whose text an argument, or a field of one, stands by its name. A result is right if its status is clean or says why not and
-its shapes are those that were asked for.
+whose text an argument, or a field of one, stands by its name. A result is right if its status is clean or says why not
+and its shapes are those that were asked for.
 """
 
 import contextlib
@@ -100,10 +100,13 @@ things = st.one_of(
     st.sampled_from(FUNCTIONS),
     st.sampled_from(
         [
-            BALL, ji.Save(), ji.Save(function=3), ji.Save(every=0.5), ji.Save(times="t"), ji.MoreauJean, ji.MoreauJean(theta="a"),
-            ji.EventDriven(order=3), ji.ActiveSet(tolerance=np.nan), ji.ADMM(max_iterations=-1), object(), np.zeros((0, 3)),
-            np.array(["a"]), np.array([1j]), np.array([None]), np.datetime64("2020-01-01"), np.ma.masked_array([1.0], mask=[True]),
-            np.zeros((1, 1, 1)), Ellipsis, range(3), {1}, int, jnp, jax.random.key(0), np.array([(1, 2.0)], "i4,f8"),
+            BALL, ji.Save(), ji.Save(function=3), ji.Save(every=0.5), ji.Save(times="t"), ji.MoreauJean,
+            ji.MoreauJean(theta="a"),
+            ji.EventDriven(order=3), ji.ActiveSet(tolerance=np.nan), ji.ADMM(max_iterations=-1), object(),
+            np.zeros((0, 3)),
+            np.array(["a"]), np.array([1j]), np.array([None]), np.datetime64("2020-01-01"),
+            np.ma.masked_array([1.0], mask=[True]), np.zeros((1, 1, 1)), Ellipsis, range(3), {1}, int, jnp,
+            jax.random.key(0), np.array([(1, 2.0)], "i4,f8"),
         ]
     ),
 )  # fmt: skip
@@ -171,9 +174,10 @@ sensitivities_arguments = arguments(*COMMON, "args_axes", "chunk", "wrt", "outpu
 # by default what is wrong at sight: never, or nearly never, a program to compile
 def wrong(*names):
     bad = st.one_of(
-        st.text(min_size=1, max_size=3), st.binary(min_size=1, max_size=2), st.complex_numbers(), st.just(np.array([1j])),
-        st.just({"a": "b"}), st.just(object()), st.just([[1.0], [1.0, 2.0]]), st.just(np.nan), st.just(-1.0), st.just(2**70),
-        st.just(np.array([None])), st.just(np.ma.masked_array([1.0], mask=[True])),
+        st.text(min_size=1, max_size=3), st.binary(min_size=1, max_size=2), st.complex_numbers(),
+        st.just(np.array([1j])),
+        st.just({"a": "b"}), st.just(object()), st.just([[1.0], [1.0, 2.0]]), st.just(np.nan), st.just(-1.0),
+        st.just(2**70), st.just(np.array([None])), st.just(np.ma.masked_array([1.0], mask=[True])),
     )  # fmt: skip
     return st.dictionaries(st.sampled_from(names), bad, min_size=1, max_size=2)
 
@@ -264,7 +268,8 @@ words = st.one_of(
 @QUICK
 @given(
     st.sampled_from(["run", "converge", "show", "list", "study", "nope"]),
-    st.lists(st.tuples(st.sampled_from(["--case", "--e", "--scheme", "--projection", "--save", "--ensemble", "--steps"]), words), max_size=2),
+    st.lists(st.tuples(st.sampled_from(["--case", "--e", "--scheme", "--projection", "--save", "--ensemble",
+    "--steps"]), words), max_size=2),
 )  # fmt: skip
 def test_command_line(command, options):
     """Of a problem that is none, or with h = 0: usage errors in one line, nothing computed, no traceback."""

@@ -55,7 +55,8 @@ def test_batch_is_its_lanes_and_chunks_change_nothing():
 
 def test_times():
     found = ji.sensitivities(BALL, **MOTION, h=1e-3, wrt=("t0", "t1"))
-    # an autonomous system: d/dt1 = -d/dt0 is (v, a), v = -1.0226569 by hand; impacts are up to 2 h late, each bounce: 4 g h
+    # an autonomous system: d/dt1 = -d/dt0 is (v, a), v = -1.0226569 by hand; impacts are up to 2 h late, each bounce: 4
+    # g h
     assert np.isclose(found.jacobian["q"]["t1"], -1.0226569, atol=0.04)
     assert np.isclose(found.jacobian["v"]["t1"], -9.81, rtol=0.04)
     assert np.allclose(found.jacobian["q"]["t0"], -found.jacobian["q"]["t1"], rtol=1e-9)
@@ -95,7 +96,8 @@ def test_status_names_a_motion_that_ends_at_an_impact():
     ids=lambda s: type(s).__name__,
 )
 def test_trusted_is_finite(scheme):
-    """Quadratic drag |v| v written with a norm, whose derivative at rest is 0/0: from rest no Jacobian is to be trusted."""
+    """Quadratic drag |v| v written with a norm, whose derivative at rest is 0/0:
+    from rest no Jacobian is to be trusted."""
     force = lambda t, q, v, args: jnp.array([0.0, -9.81]) - 0.1 * jnp.sqrt(v @ v) * v
     ball = ji.Problem(force, lambda t, q, args: q[1:])
     v0 = np.array([[0.0, 0.0], [1.0, 0.0]])

@@ -1,4 +1,5 @@
-"""Keys of random numbers in calls: the numbers of a motion are the same alone, in a batch, in chunks, in parts, and by any execution."""
+"""Keys of random numbers in calls: the numbers of a motion are the same alone, in a batch, in chunks, in parts,
+and by any execution."""
 
 import jax
 import jax.numpy as jnp
@@ -55,7 +56,8 @@ def test_keys_alone_make_a_batch():
 
 
 def test_motion_in_parts_is_the_whole_motion():
-    """Steps count from t = 0: who goes on at t0 with the same key has the numbers of the whole motion, and not those of its begin again."""
+    """Steps count from t = 0: who goes on at t0 with the same key has the numbers of the whole motion,
+    and not those of its begin again."""
     given = {"h": H, "scheme": ji.MoreauJean(), "key": 3, "save": "final"}
     whole = ji.solve(PROBLEM, [1.0], [0.0], t1=2.0, **given)
     half = ji.solve(PROBLEM, [1.0], [0.0], t1=1.0, **given)
@@ -64,7 +66,8 @@ def test_motion_in_parts_is_the_whole_motion():
 
 
 def test_single_precision_has_the_same_bits():
-    """Numbers in float32 are those of float64 but for 24 bits: of 20 steps of a free body their sum, to a few units in the last place."""
+    """Numbers in float32 are those of float64 but for 24 bits: of 20 steps of a free body their sum,
+    to a few units in the last place."""
     free = ji.Problem(lambda t, q, v, args: 0 * q, noise=lambda t, q, v, args: jnp.eye(2, dtype=q.dtype))
     ends = []
     for dtype in (np.float32, np.float64):

@@ -345,7 +345,8 @@ class Mine(PaoliSchatzman):
 
 @pytest.mark.slow
 def test_a_scheme_of_ones_own_on_the_command_line(tmp_path):
-    """A class in a module of the working folder; a plain run speaks of no derivatives, though an impact is at its end."""
+    """A class in a module of the working folder; a plain run speaks of no derivatives,
+    though an impact is at its end."""
     (tmp_path / "mymodule.py").write_text(OWN)
     line = [
         "run",
@@ -359,7 +360,7 @@ def test_a_scheme_of_ones_own_on_the_command_line(tmp_path):
         "--out",
         str(tmp_path / "out"),
     ]
-    script = f"import sys; sys.path.insert(0, {str(Path(PACKAGE).parent)!r}); from jaximpact.cli import main; sys.exit(main({line!r}))"
+    script = f"import sys; sys.path.insert(0, {str(Path(PACKAGE).parent)!r}); from jaximpact.cli import main; sys.exit(main({line!r}))"  # noqa: E501
     found = subprocess.run(
         [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
     )

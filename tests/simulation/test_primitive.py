@@ -1,4 +1,5 @@
-"""`solve` under transformations of jax: native code gives what XLA gives, in every nesting, and nothing is lost on the way."""
+"""`solve` under transformations of jax: native code gives what XLA gives, in every nesting,
+and nothing is lost on the way."""
 
 import re
 
@@ -83,7 +84,8 @@ HOLD_ALL = ("vmap of vmap", "grad of vmap")
 
 @pytest.mark.parametrize("execution", ["native", slow("xla")])
 def test_results_vary_over_devices_as_inputs_do(execution):
-    """In `jax.shard_map`: derivatives are those without it, and a result that differs between devices is not taken for one that they share.
+    """In `jax.shard_map`: derivatives are those without it, and a result that differs between devices is not
+    taken for one that they share.
 
     A mesh of one device has all of its rules.
     """
@@ -123,7 +125,8 @@ def test_what_a_force_prints_is_printed(capfd):
 
 @pytest.mark.slow
 def test_without_jit_functions_see_numbers():
-    """`jax.disable_jit`, to look at what a force is given: the operations of a motion run one by one, and the motion is the same."""
+    """`jax.disable_jit`, to look at what a force is given: the operations of a motion run one by one,
+    and the motion is the same."""
     seen = []
 
     def force(t, q, v, args):
@@ -242,7 +245,8 @@ def test_value_and_tangent_are_one_program():
 @pytest.mark.slow
 @pytest.mark.parametrize("checkpoint", [False, True])
 def test_gradients_of_motions_in_a_loop(checkpoint):
-    """Where jax takes a JVP apart, in a scan, one whose states are computed again, or a linear function, tangents are those of forward mode."""
+    """Where jax takes a JVP apart, in a scan, one whose states are computed again, or a linear function, tangents are
+    those of forward mode."""
     step = lambda q: end(q, V0, 0.6, ARGS)[:2]
     body = jax.checkpoint(step) if checkpoint else step
     chain = lambda q: jax.lax.scan(lambda q, _: (body(q), None), q, None, length=3)[0]
@@ -277,7 +281,8 @@ def test_a_gradient_walks_back_through_the_states_of_its_value():
 
 
 def unread_modes(spring):
-    """Programs of forty weights w by what they do with ``spring(w)``, which returns a number and what is read beside it."""
+    """Programs of forty weights w by what they do with ``spring(w)``, which returns a number
+    and what is read beside it."""
     jvp = lambda w: jax.jvp(spring, (w,), (jnp.ones_like(w),), has_aux=True)
     body = jax.checkpoint(lambda w: (lambda x, told: (w + 0.01 * x, told))(*spring(w)))
     loop = lambda w: (lambda last, told: (jnp.sum(last), told))(*jax.lax.scan(lambda w, _: body(w), w, None, length=2))

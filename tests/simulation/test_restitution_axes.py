@@ -1,4 +1,5 @@
-"""What an ``e=`` of rank 1 means: in every call one number for each contact or for each motion, or a refusal that names both."""
+"""What an ``e=`` of rank 1 means: in every call one number for each contact or for each motion,
+or a refusal that names both."""
 
 import jax
 import jax.numpy as jnp

@@ -75,7 +75,8 @@ def test_corrected_steps_have_no_second_derivative(scheme, nesting):
     ],
 )
 def test_reverse_mode_inside_is_refused_or_right(nesting, steps):
-    """Where it walks back through the steps: refused by versions of jax that forget rules there, else exact but for rounding."""
+    """Where it walks back through the steps: refused by versions of jax that forget rules there,
+    else exact but for rounding."""
     try:
         found = REVERSE[nesting](height(ji.EventCorrected(), steps=steps, execution="xla"))(jnp.asarray(1.0))
     except ValueError as error:

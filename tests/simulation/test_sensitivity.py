@@ -74,7 +74,8 @@ GOALS = {
         "EventCorrected": (1e-12, 1e-12, 1e-12),
     },
 }
-# Where twice the goal is missed, how many times the goal is reached. PaoliSchatzman's release of a contact: 2.4 at 1e-2.
+# Where twice the goal is missed, how many times the goal is reached. PaoliSchatzman's release of a contact: 2.4 at
+# 1e-2.
 REACHED = {("stick1d", "PaoliSchatzman"): 2.5}
 FIRST_ORDER = ("stick1d", "zeno")  # for EventCorrected: release after sticking, and accumulated impacts
 
@@ -103,7 +104,8 @@ def jacobians(name, scheme, sensitivity, steps):
 
 
 def flow(name, scheme, sensitivity="corrected"):
-    """(thetas (B, p), ends (B,), number of steps) -> Jacobians (B, 2d, p) and status (B,); B = 8 where one theta is given."""
+    """(thetas (B, p), ends (B,), number of steps) -> Jacobians (B, 2d, p) and status (B,);
+    B = 8 where one theta is given."""
 
     def run(thetas, ends, steps):
         lanes = 8 if np.ndim(thetas) == 1 else len(thetas)
@@ -156,7 +158,8 @@ CHEAP = ("grav1d", "PaoliSchatzman")
 
 @pytest.mark.parametrize(("name", "scheme"), each([x for x in EVERY if x[0] != "zeno"], [("polar", "PaoliSchatzman")]))
 def test_jacobian_converges_to_the_exact_one(name, scheme, request):
-    """Within twice the goal at every h (`REACHED` tells where not); order 1 (0.85 observed), or 2 (1.8) of EventCorrected, down to round-off."""
+    """Within twice the goal at every h (`REACHED` tells where not); order 1 (0.85 observed), or 2 (1.8) of
+    EventCorrected, down to round-off."""
     sweep = H if request.node.get_closest_marker("slow") else H[:2]
     found = [float(np.median(errors(name, scheme, h))) for h in sweep]
     order = np.log10(found[0] / found[-1]) / (len(sweep) - 1)
@@ -385,7 +388,8 @@ def test_none_has_no_derivative():
 
 
 def test_no_second_trace():
-    """The same functions with other numbers: once a call the force is looked at for what it closes over; nothing else."""
+    """The same functions with other numbers: once a call the force is looked at for what it closes over;
+    nothing else."""
     calls = []
 
     def force(t, q, v, args):

@@ -77,7 +77,8 @@ def test_values_agree_in_float32():
 
 @pytest.mark.parametrize("e", [0.1, 0.5, 0.8, 1.0])
 def test_isolated_impact_takes_two_steps_and_delays_by_two(e):
-    """Force-free flat wall: (U^{n-1}, U^n) maps to -e (U^{n-1}, U^n) in two active steps: late by 2h for every e > 0."""
+    """Force-free flat wall: (U^{n-1}, U^n) maps to -e (U^{n-1}, U^n) in two active steps:
+    late by 2h for every e > 0."""
     wall = ji.Problem(lambda t, q, v, args: jnp.zeros(1), lambda t, q, args: q, restitution=e)
     h = 0.01
     solution = ji.solve(wall, [0.137], [-1.0], t1=0.5, h=h).raise_if_failed()
@@ -123,8 +124,8 @@ def test_energy_of_flat_billiard_is_exact():
 
 
 def test_magnetic_drift():
-    """e = 1 over T = 100 at h = 1e-2: the backward velocity gains exp(hT/2) - 1 in speed over time in flight and contact
-    (36 % in prototypes), the centred velocity loses 0.07 %."""
+    """e = 1 over T = 100 at h = 1e-2: the backward velocity gains exp(hT/2) - 1 in speed over time in flight and
+    contact (36 % in prototypes), the centred velocity loses 0.07 %."""
     speed = {}
     for force in ("explicit", "centred"):
         _, solution = run("magnetic-skipping", "e=1", steps=10_000, t1=100.0, scheme=ji.PaoliSchatzman(force=force))

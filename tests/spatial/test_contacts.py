@@ -1,4 +1,5 @@
-"""Contacts of bodies in space: gaps are distances, slip is the velocity of the material, and the pair of tangents never degenerates."""
+"""Contacts of bodies in space: gaps are distances, slip is the velocity of the material,
+and the pair of tangents never degenerates."""
 
 import jax
 import jax.numpy as jnp
@@ -65,7 +66,8 @@ def test_slip_over_a_plane_that_moves_is_the_velocity_of_material_points(kind):
 
 
 def check_slip(system, a, b):
-    """Slip and gradients of gaps against velocities of points that are fixed in both bodies, at the places where a push of a gap acts."""
+    """Slip and gradients of gaps against velocities of points that are fixed in both bodies,
+    at the places where a push of a gap acts."""
     q, v = random_state(system, 1)
     gradients = jax.jacfwd(lambda q: system.gaps(0.0, q, None))(q)
     rates = gradients @ v

@@ -26,7 +26,7 @@ def moved(text, steps, begin=lambda data: None):
 
 def test_dry_friction_of_a_joint_creeps_in_mujoco_and_holds_here():
     text = """<mujoco><option gravity="0 0 0"/><worldbody><body><joint name="axle" axis="0 1 0" frictionloss=".4"/><inertial pos="0 0 0" mass="1"
-      diaginertia=".2 .2 .2"/></body></worldbody><actuator><motor joint="axle"/></actuator></mujoco>"""
+      diaginertia=".2 .2 .2"/></body></worldbody><actuator><motor joint="axle"/></actuator></mujoco>"""  # noqa: E501
     data = moved(text, 1000, lambda data: data.ctrl.fill(0.2))
     assert 1e-4 < data.qvel[0] < 1e-2  # of half the loss
     wheel = spatial.from_mjcf(text)
@@ -36,7 +36,8 @@ def test_dry_friction_of_a_joint_creeps_in_mujoco_and_holds_here():
 
 
 def test_contacts_of_mujoco_sink_in_and_its_pyramid_depends_on_the_direction():
-    """A ball that slides at 45 degrees to the tangents has mu/sqrt(2) by the pyramid, on its steepest diagonal, where a cone has mu."""
+    """A ball that slides at 45 degrees to the tangents has mu/sqrt(2) by the pyramid, on its steepest diagonal,
+    where a cone has mu."""
     ball = f'<body pos="0 0 .1">{SLIDES}<geom size=".1" mass="1"/></body>'
     text = "<mujoco><option cone='{}'/><worldbody>{}{}</worldbody></mujoco>"
     assert 1e-4 < 0 - moved(text.format("pyramidal", FLOOR, ball), 1000).qpos[2] < 1e-3
@@ -74,7 +75,8 @@ REFUSED = {
     ),
     "the file has a flex": LEG.replace(
         "</worldbody>",
-        '<body name="cloth" pos="0 0 3"><flexcomp name="cloth" type="grid" count="2 2 1" spacing=".1 .1 .1" radius=".01"/></body></worldbody>',
+        '<body name="cloth" pos="0 0 3"><flexcomp name="cloth" type="grid" count="2 2 1" spacing=".1 .1 .1" '
+        'radius=".01"/></body></worldbody>',
     ),
     "the file has a plugin": LEG.replace(
         "<worldbody>", '<extension><plugin plugin="mujoco.pid"><instance name="pid"/></plugin></extension><worldbody>'

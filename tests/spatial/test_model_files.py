@@ -19,12 +19,12 @@ def numbers(rng, count, scale=1.0):
 
 
 def random_joint(rng, number, kind):
-    common = f'name="j{number}" type="{kind}" pos="{numbers(rng, 3, 0.2)}" damping="{rng.random():.4f}" stiffness="{rng.random():.4f}"'
+    common = f'name="j{number}" type="{kind}" pos="{numbers(rng, 3, 0.2)}" damping="{rng.random():.4f}" stiffness="{rng.random():.4f}"'  # noqa: E501
     common += f' armature="{0.1 * rng.random():.4f}"'
     if kind == "ball":
         return f"<joint {common}/>"
     common += f' frictionloss="{0.1 * rng.random():.4f}"' if rng.random() < 0.3 else ""
-    return f'<joint {common} axis="{numbers(rng, 3)}" ref="{0.3 * rng.normal():.4f}" springref="{0.3 * rng.normal():.4f}"/>'
+    return f'<joint {common} axis="{numbers(rng, 3)}" ref="{0.3 * rng.normal():.4f}" springref="{0.3 * rng.normal():.4f}"/>'  # noqa: E501
 
 
 def random_file(rng, count):
@@ -221,7 +221,8 @@ def test_gaps_are_the_distances_of_mujoco():
 
 
 def test_equalities_hold_where_those_of_mujoco_do():
-    """A four-bar linkage closed by a connect, a gear with a polynomial, tendons likewise, and two bodies welded to each other, and one to a site of the world."""
+    """A four-bar linkage closed by a connect, a gear with a polynomial, tendons likewise, and two bodies welded to each
+    other, and one to a site of the world."""
     text = """<mujoco><compiler angle="radian"/><worldbody><site name="hook" pos="0 3 1" quat="1 0 1 0"/>
       <body name="crank"><joint name="first" axis="0 1 0"/><geom type="capsule" fromto="0 0 0 0 0 1" size=".05"/>
         <body name="rod" pos="0 0 1"><joint name="second" axis="0 1 0"/><geom type="capsule" fromto="0 0 0 1 0 0" size=".05"/></body></body>
@@ -237,7 +238,7 @@ def test_equalities_hold_where_those_of_mujoco_do():
       <weld name="glue" body1="one" body2="two"/><weld name="hang" site1="ring" site2="hook"/>
       <tendon name="loop" tendon1="long" tendon2="short" polycoef=".05 1.5 .2 0 0"/>
     </equality><tendon><fixed name="long"><joint joint="sixth" coef="2"/><joint joint="fifth" coef="-.5"/></fixed>
-      <fixed name="short"><joint joint="fifth" coef="1"/></fixed></tendon><option><flag contact="disable"/></option></mujoco>"""
+      <fixed name="short"><joint joint="fifth" coef="1"/></fixed></tendon><option><flag contact="disable"/></option></mujoco>"""  # noqa: E501
     model = mujoco.MjModel.from_xml_string(text)
     found = spatial.from_mjcf(text)
     problem = found.problem()
@@ -249,7 +250,8 @@ def test_equalities_hold_where_those_of_mujoco_do():
     data.qpos[:], data.qvel[:] = at, rates
     mujoco.mj_forward(model, data)
     assert data.nefc == 17
-    # both are solved to rounding; MuJoCo counts rotations by the quaternion, which is 1e-8 where it was put together of rows of 1e-16
+    # both are solved to rounding; MuJoCo counts rotations by the quaternion, which is 1e-8 where it was put together of
+    # rows of 1e-16
     np.testing.assert_allclose(data.efc_pos, 0, atol=1e-7)
     np.testing.assert_allclose(data.efc_vel, 0, atol=1e-7)
 
@@ -257,7 +259,7 @@ def test_equalities_hold_where_those_of_mujoco_do():
 def test_a_leg_falls_and_bounces_as_a_ball_does():
     """On a slide alone, with a rotor: it falls with g m / (m + rotor), and leaves the floor with e of its speed."""
     text = """<mujoco><worldbody><geom name="floor" type="plane" size="1 1 1"/><body name="leg" pos="0 0 1">
-      <joint name="lift" type="slide" axis="0 0 1" armature="1"/><geom name="foot" type="sphere" size=".1" mass="3"/></body></worldbody></mujoco>"""
+      <joint name="lift" type="slide" axis="0 0 1" armature="1"/><geom name="foot" type="sphere" size=".1" mass="3"/></body></worldbody></mujoco>"""  # noqa: E501
     leg = spatial.from_mjcf(text, restitution=0.5)
     problem = leg.problem()
     assert problem.coordinates == ("lift",) and problem.contacts == ("foot-floor",)
@@ -273,7 +275,7 @@ def test_a_leg_falls_and_bounces_as_a_ball_does():
 def test_limits_and_inputs_act_where_the_file_has_them():
     text = """<mujoco><compiler angle="radian"/><option gravity="0 0 0"/><worldbody><body name="arm"><joint name="elbow" axis="0 1 0" range="-1 .5"
       limited="true"/><inertial pos="0 0 0" mass="1" diaginertia="2 2 2"/></body></worldbody>
-      <actuator><motor name="drive" joint="elbow" gear="4" ctrlrange="-1 1" ctrllimited="true"/></actuator></mujoco>"""
+      <actuator><motor name="drive" joint="elbow" gear="4" ctrlrange="-1 1" ctrllimited="true"/></actuator></mujoco>"""  # noqa: E501
     arm = spatial.from_mjcf(text, restitution=0.25)
     problem = arm.problem()
     turn = ji.solve(problem, *arm.start(), t1=0.9, scheme=ji.EventDriven(), args={"ctrl": np.array([3.0])})
@@ -288,9 +290,10 @@ def test_limits_and_inputs_act_where_the_file_has_them():
 
 
 def test_dry_friction_of_a_joint_stops_it_and_holds_it():
-    """A wheel with the moment a loss: its rate falls by loss/J t and it stays, also under a motor of less; its angle is J w^2/(2 loss), by the closed form."""
+    """A wheel with the moment a loss: its rate falls by loss/J t and it stays, also under a motor of less; its angle is
+    J w^2/(2 loss), by the closed form."""
     text = """<mujoco><option gravity="0 0 0"/><worldbody><body name="wheel"><joint name="axle" axis="0 1 0" frictionloss=".4"/><inertial pos="0 0 0" mass="1"
-      diaginertia=".2 .2 .2"/></body></worldbody><actuator><motor name="drive" joint="axle"/></actuator></mujoco>"""
+      diaginertia=".2 .2 .2"/></body></worldbody><actuator><motor name="drive" joint="axle"/></actuator></mujoco>"""  # noqa: E501
     wheel = spatial.from_mjcf(text)
     problem = wheel.problem()
     assert problem.coordinates == ("axle", "axle pad") and problem.contacts == ("axle brake",)
@@ -308,10 +311,11 @@ def test_dry_friction_of_a_joint_stops_it_and_holds_it():
 
 
 def test_an_arm_of_two_hinges_rubs_along_its_circle():
-    """Its tip is pressed on the floor by its weight, which the floor bears half of: friction 1 there slows it by m g/2 r/J, a constant."""
+    """Its tip is pressed on the floor by its weight, which the floor bears half of:
+    friction 1 there slows it by m g/2 r/J, a constant."""
     text = """<mujoco><worldbody><geom name="floor" type="plane" size="9 9 1"/><body name="hub" pos="0 0 .05"><joint name="pan" axis="0 0 1"/>
       <inertial pos="0 0 0" mass="1" diaginertia=".1 .1 .1"/><body name="arm" euler="0 0 20"><joint name="lift" axis="0 1 0"/>
-      <inertial pos=".5 0 0" mass="1" diaginertia=".1 .1 .1"/><geom name="tip" size=".05" pos="1 0 0"/></body></body></worldbody></mujoco>"""
+      <inertial pos=".5 0 0" mass="1" diaginertia=".1 .1 .1"/><geom name="tip" size=".05" pos="1 0 0"/></body></body></worldbody></mujoco>"""  # noqa: E501
     arm = spatial.from_mjcf(text)
     start = arm.start(qvel=[2.0, 0.0])
     end = ji.solve(arm.problem(), *start, t1=0.1, steps=20, scheme=ji.MoreauJean(), save="final")
@@ -320,12 +324,13 @@ def test_an_arm_of_two_hinges_rubs_along_its_circle():
 
 
 def test_friction_of_torsion_and_dry_friction_act_beside_that_of_sliding():
-    """A ball that spins, of condim 4, beside one of condim 3 that slides and a joint with dry friction in space: each falls by its own law, in one system."""
+    """A ball that spins, of condim 4, beside one of condim 3 that slides and a joint with dry friction in space: each
+    falls by its own law, in one system."""
     text = """<mujoco><worldbody><geom name="floor" type="plane" size="9 9 1" friction=".01 .0001 .0001"/>
       <body name="ball" pos="0 0 .1"><freejoint/><geom name="ball" size=".1" mass="2" condim="4" friction=".5 .02 0"/></body>
       <body name="other" pos="1 0 .1"><freejoint/><geom name="other" size=".1" mass="2" friction=".3"/></body>
       <body name="arm" pos="5 0 5"><joint name="axle" axis="0 0 1" frictionloss=".4"/><inertial pos="0 0 0" mass="1" diaginertia=".2 .2 .2"/></body>
-      </worldbody></mujoco>"""
+      </worldbody></mujoco>"""  # noqa: E501
     system = spatial.from_mjcf(text, contacts="*-floor")
     speeds = np.zeros(13)
     speeds[5], speeds[6], speeds[12] = 30.0, 1.0, 2.0
@@ -334,7 +339,8 @@ def test_friction_of_torsion_and_dry_friction_act_beside_that_of_sliding():
     )
     assert not end.status
     v = system.qvel(end.q[-1], end.v[-1])
-    # moments of inertia are 2 m r^2/5, and the second ball ends rolling, as of its speed it keeps 5/7; a step turns the quaternion by .03, and its chord is shorter than the arc by .03^2/12
+    # moments of inertia are 2 m r^2/5, and the second ball ends rolling, as of its speed it keeps 5/7; a step turns the
+    # quaternion by .03, and its chord is shorter than the arc by .03^2/12
     np.testing.assert_allclose(v[5], 30 - 0.02 * 9.81 / (0.4 * 0.01) * 0.3, rtol=1e-4)
     np.testing.assert_allclose(v[6], 5 / 7, rtol=1e-5)
     np.testing.assert_allclose(v[12], 2 - 0.4 / 0.2 * 0.3, rtol=1e-9)
@@ -343,7 +349,7 @@ def test_friction_of_torsion_and_dry_friction_act_beside_that_of_sliding():
 def test_limits_of_tendons_are_those_of_lengths():
     text = """<mujoco><option gravity="0 0 0"/><worldbody><body name="a"><joint name="a" axis="0 1 0" ref="10"/><geom size=".1"/></body>
       <body name="b" pos="1 0 0"><joint name="b" type="slide" axis="0 1 0"/><geom size=".1"/></body></worldbody>
-      <tendon><fixed name="cord" limited="true" range="-.5 .4"><joint joint="a" coef="2"/><joint joint="b" coef="-1"/></fixed></tendon></mujoco>"""
+      <tendon><fixed name="cord" limited="true" range="-.5 .4"><joint joint="a" coef="2"/><joint joint="b" coef="-1"/></fixed></tendon></mujoco>"""  # noqa: E501
     model = mujoco.MjModel.from_xml_string(text)
     found = spatial.from_mjcf(model, contacts=())
     problem = found.problem()
@@ -358,7 +364,7 @@ def test_limits_of_tendons_are_those_of_lengths():
 
 def in_file(body="", other="", joint='<joint name="hinge"/>'):
     return f"""<mujoco><worldbody><geom name="floor" type="plane" size="1 1 1"/><body name="arm" pos="0 0 3">{joint}<geom name="rod" type="capsule"
-      size=".1 .2" pos="0 0 .1"/>{body}</body></worldbody>{other}</mujoco>"""
+      size=".1 .2" pos="0 0 .1"/>{body}</body></worldbody>{other}</mujoco>"""  # noqa: E501
 
 
 REFUSED = {
@@ -409,14 +415,16 @@ def test_patterns_that_match_nothing_are_told():
 
 
 def test_files_state_which_geoms_may_touch():
-    """By types and affinities, parents, exclusions and pairs, as MuJoCo finds them where all overlap; friction is the larger of two, or the pair's."""
+    """By types and affinities, parents, exclusions and pairs, as MuJoCo finds them where all overlap; friction is the
+    larger of two, or the pair's."""
     body = lambda name, inside, mu, more="": (
-        f'<body name="{name}"><joint axis="0 1 0"/><joint axis="1 0 0"/><geom name="{name}" size=".5" friction="{mu}" {more}/>{inside}</body>'
+        f'<body name="{name}"><joint axis="0 1 0"/><joint axis="1 0 0"/><geom name="{name}" size=".5" friction="{mu}" '
+        f"{more}/>{inside}</body>"
     )
     inner = body("b", body("c", "", 0.6), 0.2) + body("d", "", 0.2, 'contype="2" conaffinity="2"')
     tree = body("a", inner, 0.3) + body("e", "", 0.5, 'priority="1"')
     text = f"""<mujoco><worldbody><geom name="floor" type="plane" size="1 1 1" friction=".4"/>{tree}</worldbody><contact>
-      <exclude body1="a" body2="c"/><pair geom1="a" geom2="b" friction=".7 .7 0 0 0"/></contact></mujoco>"""
+      <exclude body1="a" body2="c"/><pair geom1="a" geom2="b" friction=".7 .7 0 0 0"/></contact></mujoco>"""  # noqa: E501
     model = mujoco.MjModel.from_xml_string(text)
     found = spatial.from_mjcf(model)
     problem = found.problem()
@@ -439,7 +447,7 @@ def test_files_state_which_geoms_may_touch():
 def test_a_derivative_by_the_start_and_by_a_spring_is_that_of_the_motion():
     """Of an arm that meets its limit, against central differences of motions by events, of a truncation of 1e-8."""
     text = """<mujoco><compiler angle="radian"/><worldbody><body name="arm" pos="0 0 1"><joint name="elbow" axis="0 1 0" range="-1 .8" limited="true"/>
-      <geom type="capsule" fromto="0 0 0 .5 0 0" size=".05" mass="1"/></body></worldbody></mujoco>"""
+      <geom type="capsule" fromto="0 0 0 .5 0 0" size=".05" mass="1"/></body></worldbody></mujoco>"""  # noqa: E501
     spring = spatial.AngleSpring("arm", stiffness=lambda args: args["k"])
     arm = spatial.from_mjcf(text, restitution=0.6, parts=[spring])
     problem = arm.problem()
@@ -456,7 +464,7 @@ def test_a_derivative_by_the_start_and_by_a_spring_is_that_of_the_motion():
 def test_urdf_is_read_by_the_same_door():
     text = """<robot name="arm"><link name="base"/><link name="upper"><inertial><origin xyz="0 0 .2"/><mass value="2"/>
       <inertia ixx=".1" iyy=".1" izz=".05" ixy="0" ixz="0" iyz="0"/></inertial></link>
-      <joint name="shoulder" type="revolute"><parent link="base"/><child link="upper"/><axis xyz="0 1 0"/><limit lower="-1" upper="1" effort="1" velocity="1"/></joint></robot>"""
+      <joint name="shoulder" type="revolute"><parent link="base"/><child link="upper"/><axis xyz="0 1 0"/><limit lower="-1" upper="1" effort="1" velocity="1"/></joint></robot>"""  # noqa: E501
     arm = spatial.from_mjcf(text, restitution=0.3)
     problem = arm.problem()
     assert problem.coordinates == ("shoulder",) and problem.contacts == ("shoulder low", "shoulder high")

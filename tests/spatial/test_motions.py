@@ -16,7 +16,8 @@ TOP = spatial.System({"top": spatial.Body(1.0, MOMENTS, (0, 0, 0))}, gravity=0.0
 
 
 def free_top(t, first, last):
-    """Angular velocity (k, 3) in the axes of the body, from (first, 0, last), of a top that turns about its third axis: Landau, Mechanics, 37."""
+    """Angular velocity (k, 3) in the axes of the body, from (first, 0, last), of a top that turns about its third axis:
+    Landau, Mechanics, 37."""
     a, b, c = MOMENTS
     twice, square = a * first**2 + c * last**2, (a * first) ** 2 + (c * last) ** 2
     k = (b - a) * (twice * c - square) / ((c - b) * (square - twice * a))
@@ -55,7 +56,8 @@ def test_a_free_top_turns_for_long_by_elliptic_functions():
 
 
 def test_a_heavy_top_precesses_steadily():
-    """A fast symmetric top on its foot, at an angle to the vertical: J Omega^2 cos - J3 n Omega + m g l = 0, with n its angular velocity along its axis."""
+    """A fast symmetric top on its foot, at an angle to the vertical: J Omega^2 cos - J3 n Omega + m g l = 0, with n its
+    angular velocity along its axis."""
     tilt, spin, mass, length = 0.4, 150.0, 0.5, 0.1
     across, along = 8e-4, 1.5e-3
     axis = np.array([np.sin(tilt), 0, np.cos(tilt)])
@@ -92,7 +94,8 @@ BOX = {"box": spatial.box((0, 0, 0.5), (0.2, 0.1, 0.05), mass=1.0)}
 
 @pytest.mark.parametrize("kind", ["box", slow("ellipsoid")])
 def test_impacts_of_a_smooth_body_keep_energy_and_what_symmetry_says(kind):
-    """e = 1: of three freedoms of a body over a smooth floor nothing changes: two of the centre, and the angular momentum about the vertical."""
+    """e = 1: of three freedoms of a body over a smooth floor nothing changes: two of the centre, and the angular
+    momentum about the vertical."""
     body = BOX["box"] if kind == "box" else spatial.ellipsoid((0, 0, 0.5), (0.2, 0.1, 0.05), mass=1.0)
     system = spatial.System({"body": body}, [spatial.Plane("body", at=(0, 0, 0), restitution=1.0)])
     start = system.start(body=(1.0, -0.5, 0, 3.0, -2.0, 5.0))
@@ -110,7 +113,8 @@ def test_impacts_of_a_smooth_body_keep_energy_and_what_symmetry_says(kind):
 
 
 def test_a_box_is_stated_in_float32_too():
-    """Without a remark on numbers in float64, which the shapes compute of their inertia; in float32 the motion is that of float64 to its rounding."""
+    """Without a remark on numbers in float64, which the shapes compute of their inertia; in float32 the motion is that
+    of float64 to its rounding."""
 
     def end():
         system = spatial.System(BOX, [spatial.Plane("box", at=(0, 0, 0), friction=0.4)])
@@ -133,7 +137,8 @@ ON_END = {
 
 @pytest.mark.parametrize("lowest", ["edge", slow("corner"), slow("face")])
 def test_a_cube_that_falls_upright_comes_up_upright(lowest):
-    """On a corner, an edge or a face its centre rebounds by e; that contacts of an edge or a face strike at once is said."""
+    """On a corner, an edge or a face its centre rebounds by e; that contacts of an edge or a
+    face strike at once is said."""
     e, t1 = 0.5, 0.6
     floor = spatial.Plane("cube", at=(0, 0, 0), restitution=e)
     system = spatial.System({"cube": spatial.box((0, 0, 1), (0.2, 0.2, 0.2), mass=1.0)}, [floor], gravity=G)
@@ -150,7 +155,8 @@ def test_a_cube_that_falls_upright_comes_up_upright(lowest):
 
 @pytest.mark.parametrize("slide", [0.3, slow(3.0)])
 def test_a_box_that_falls_flat_on_four_rough_corners_stops_and_stays(slide):
-    """e = 0: friction takes up to mu times the speed of its fall at once, then mu g; `MoreauJean` ends clean, with the place to its first order."""
+    """e = 0: friction takes up to mu times the speed of its fall at once, then mu g; `MoreauJean` ends clean, with the
+    place to its first order."""
     mu, drop, h = 0.6, 0.1, 2e-3
     box = spatial.box((0, 0, drop + 0.025), (0.2, 0.1, 0.05), mass=1.0)
     system = spatial.System({"box": box}, [spatial.Plane("box", at=(0, 0, 0), friction=mu)], gravity=G)
@@ -166,7 +172,8 @@ def test_a_box_that_falls_flat_on_four_rough_corners_stops_and_stays(slide):
 
 @pytest.mark.slow
 def test_boxes_that_are_tossed_onto_a_rough_floor_are_solved():
-    """All contact problems of 60 motions, until the boxes lie flat, where corners slip at 1e-12 of the velocity of a fall, and less."""
+    """All contact problems of 60 motions, until the boxes lie flat, where corners slip at 1e-12 of the
+    velocity of a fall, and less."""
     floor = spatial.Plane("box", at=(0, 0, 0), friction=0.6, restitution=0.5)
     system = spatial.System({"box": spatial.box((0, 0, 0.5), (0.2, 0.1, 0.05), mass=1.0)}, [floor])
     rng = np.random.default_rng(0)
@@ -249,7 +256,8 @@ def test_eulers_disk_rolls_steadily():
     ids=["MoreauJean", "EventCorrected"],
 )
 def test_a_tippe_top_keeps_jelletts_integral(scheme, order, error):
-    """Whatever the friction: L . r, of the angular momentum about the centre of mass and the arm from there to the contact, which lies on the axis' plane."""
+    """Whatever the friction: L . r, of the angular momentum about the centre of mass and the arm from there to the
+    contact, which lies on the axis' plane."""
     radius, off, mass, tilt = 0.02, 0.003, 0.02, 0.3
     axis = np.array([np.sin(tilt), 0, np.cos(tilt)])
     moments = mass * radius**2 * (0.42 * np.eye(3) - 0.02 * np.outer(axis, axis))
@@ -276,7 +284,8 @@ def test_a_tippe_top_keeps_jelletts_integral(scheme, order, error):
 
 @pytest.mark.slow
 def test_a_rattleback_turns_round_in_one_direction_only():
-    """An ellipsoid whose inertia is turned against its shape (Walker 1896): energy goes from spin to rocking, which turns it back."""
+    """An ellipsoid whose inertia is turned against its shape (Walker 1896): energy goes from spin to rocking,
+    which turns it back."""
     shape = spatial.ellipsoid((0, 0, 0.02), (0.2, 0.03, 0.02), mass=1.0).shape
     moments = [[2e-4, 1e-4, 0], [1e-4, 1.6e-3, 0], [0, 0, 1.7e-3]]
     body = spatial.Body(1.0, moments, (0, 0, 0.02), shape)
@@ -399,7 +408,8 @@ def test_derivatives_of_a_flight_are_those_of_differences():
 
 @pytest.mark.slow
 def test_a_million_steps_keep_energy_momentum_and_the_length_of_a_quaternion():
-    """A free top, and an ellipsoid that bounces without friction and with e = 1: 1000 s by steps of 1 ms; |p| is led back to 1."""
+    """A free top, and an ellipsoid that bounces without friction and with e = 1:
+    1000 s by steps of 1 ms; |p| is led back to 1."""
     q0, v0 = TOP.start(top=(0.1, 0.2, 0.3, 0.5, 0.3, 2.0))
     for scheme, tolerance in ((ji.MoreauJean(), 5e-7), (ji.EventCorrected(), 1e-5)):
         motion = ji.solve(TOP.problem(), q0, v0, t1=1000.0, steps=10**6, scheme=scheme, save=10**5)

@@ -34,9 +34,10 @@ def sampled_inertia(inside, half, count=80):
     [
         (spatial.ball((1, 2, 3), 0.5, mass=2.0), (0.5, 0.5, 0.5), lambda x: np.sum(x**2, -1) < 0.25),
         (spatial.box((1, 2, 3), (0.2, 0.4, 0.6), mass=2.0), (0.1, 0.2, 0.3), lambda x: x[..., 0] < 1),
-        (spatial.ellipsoid((1, 2, 3), (0.1, 0.2, 0.3), mass=2.0), (0.1, 0.2, 0.3), lambda x: np.sum((x / (0.1, 0.2, 0.3)) ** 2, -1) < 1),
-        (spatial.cylinder((1, 2, 2.7), (1, 2, 3.3), 0.2, mass=2.0), (0.2, 0.2, 0.3), lambda x: np.sum(x[..., :2] ** 2, -1) < 0.04),
-        (
+        (spatial.ellipsoid((1, 2, 3), (0.1, 0.2, 0.3), mass=2.0), (0.1, 0.2, 0.3),
+        lambda x: np.sum((x / (0.1, 0.2, 0.3)) ** 2, -1) < 1),
+        (spatial.cylinder((1, 2, 2.7), (1, 2, 3.3), 0.2, mass=2.0), (0.2, 0.2, 0.3),
+        lambda x: np.sum(x[..., :2] ** 2, -1) < 0.04), (
             spatial.capsule((0.7, 2, 3), (1.3, 2, 3), 0.2, mass=2.0),
             (0.5, 0.2, 0.2),
             lambda x: np.sum(x[..., 1:] ** 2, -1) + np.maximum(np.abs(x[..., 0]) - 0.3, 0) ** 2 < 0.04,
@@ -89,9 +90,10 @@ ENDS = ((0.4, 0.2, 0.4), (1.0, 0.1, 0.3))
     [
         (spatial.Spring("cube", "arm", ends=ENDS, stiffness=30.0, length=0.4), lambda stretch, turn: 0.0),
         (spatial.Spring("cube", "arm", ends=ENDS, damping=2.0), lambda stretch, turn: -2.0 * stretch**2),
-        (spatial.AngleSpring("arm", "cube", stiffness=5.0, damping=0.7, angle=0.2), lambda stretch, turn: -0.7 * turn**2),
-        (spatial.Motor("cube", "arm", torque=3.0), lambda stretch, turn: -3.0 * turn),
-        (spatial.Motor("arm", "cube", torque=lambda t, angle, rate, args: 2 * t - rate), lambda stretch, turn: (1.0 - turn) * turn),
+        (spatial.AngleSpring("arm", "cube", stiffness=5.0, damping=0.7, angle=0.2), lambda stretch,
+        turn: -0.7 * turn**2), (spatial.Motor("cube", "arm", torque=3.0), lambda stretch, turn: -3.0 * turn),
+        (spatial.Motor("arm", "cube", torque=lambda t, angle, rate, args: 2 * t - rate), lambda stretch,
+        turn: (1.0 - turn) * turn),
     ],
     ids=["spring", "damper", "torsion spring", "motor", "motor of a function"],
 )  # fmt: skip
@@ -166,7 +168,8 @@ def bar(start, end):
 
 
 def test_a_loop_has_the_same_motion_wherever_it_is_cut():
-    """Three bars and the ground, on hinges, a ball and a universal joint: which of these are coordinates follows from the order of the parts."""
+    """Three bars and the ground, on hinges, a ball and a universal joint: which of these are coordinates follows from
+    the order of the parts."""
     corners = [(0, 0, 0), (0, 0.1, 1), (1, 0.3, 1.2), (1.2, 0, 0)]
     bodies = {name: bar(corners[i], corners[i + 1]) for i, name in enumerate(("crank", "coupler", "rocker"))}
     parts = [
@@ -257,17 +260,19 @@ BALL = {"a": spatial.ball((0, 0, 1), 0.2, 1.0), "b": spatial.box((0, 0, 2), (1, 
         (lambda: spatial.System({}), "bodies must be a dict"),
         (lambda: spatial.System({"ground": CUBE}), "'ground' is no name of a body"),
         (lambda: spatial.System({"a": 1.0}), r"bodies\['a'\] must be a spatial.Body.*a mesh is stated by"),
-        (lambda: spatial.System(BALL, [spatial.Ball("c", at=(0, 0, 0))]), "parts\\[0\\], Ball: 'c' is no body; there are a, b, ground"),
+        (lambda: spatial.System(BALL, [spatial.Ball("c", at=(0, 0, 0))]), "parts\\[0\\], Ball: 'c' is no body; there "
+            "are a, b, ground"),
         (lambda: spatial.System(BALL, [spatial.Weld("a", "a")]), "both bodies are 'a'"),
         (lambda: spatial.System(BALL, [lambda q: q]), r"parts\[0\] must be a spatial.Hinge"),
         (lambda: spatial.System({"a": CUBE}, [spatial.Weld("a")]), "none of them can move"),
         (lambda: spatial.System(BALL, [spatial.Motor("a", "b", torque=1.0)]), "no Hinge or Slider of 'a' and 'b'"),
         (lambda: spatial.System(BALL, [spatial.Contact("a")]), "Contact is of two bodies"),
-        (lambda: spatial.System(BALL | {"c": CUBE}, [spatial.Contact("b", "c")]), "'b' and 'c' \\(box and box\\).*State others by points"),
-        (lambda: spatial.System({"a": spatial.Body(1.0, (1, 1, 1), (0, 0, 0))}, [spatial.Plane("a", at=(0, 0, 0))]), "give points="),
-        (
-            lambda: spatial.System({"a": spatial.cylinder((0, 0, 0), (0, 0, 1), 0.1, 1.0)}, [spatial.Plane("a", at=(0, 0, 0))]),
-            "stands on its end.*three or more on its rim",
+        (lambda: spatial.System(BALL | {"c": CUBE}, [spatial.Contact("b", "c")]), "'b' and 'c' \\(box and "
+            "box\\).*State others by points"),
+        (lambda: spatial.System({"a": spatial.Body(1.0, (1, 1, 1), (0, 0, 0))}, [spatial.Plane("a", at=(0, 0, 0))]),
+        "give points="), (
+            lambda: spatial.System({"a": spatial.cylinder((0, 0, 0), (0, 0, 1), 0.1, 1.0)},
+            [spatial.Plane("a", at=(0, 0, 0))]), "stands on its end.*three or more on its rim",
         ),
         (lambda: spatial.Plane("a", at=(0, 0)), "at must be a point"),
         (lambda: spatial.Plane("a", at=(0, 0, 0), normal=(0, 0, 0)), "normal must be a direction"),
@@ -297,7 +302,8 @@ def test_what_cannot_be_is_said(make, message):
 
 @pytest.mark.parametrize("degrees", [0, 10, 120, 170])
 def test_a_weld_holds_at_no_turn_but_none(degrees):
-    """About (1, 1, 1) by a third of a turn the axes of a body lie along one another's: the equations are 2 sin(angle/2) of each component of the axis."""
+    """About (1, 1, 1) by a third of a turn the axes of a body lie along one another's: the equations are 2 sin(angle/2)
+    of each component of the axis."""
     system = spatial.System(
         {"b": spatial.box((0, 0, 0), (0.2, 0.1, 0.05), mass=1.0)}, [spatial.Ball("b", at=(0, 0, 0)), spatial.Weld("b")]
     )

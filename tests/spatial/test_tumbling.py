@@ -1,4 +1,5 @@
-"""Random bodies that bounce, beside the reference of `experiments/cases/tumbling_bodies.py`, which shares nothing with the package."""
+"""Random bodies that bounce, beside the reference of `experiments/cases/tumbling_bodies.py`,
+which shares nothing with the package."""
 
 import numpy as np
 import pytest
@@ -38,5 +39,6 @@ def test_derivatives_of_random_bodies_are_those_of_differences(body, rough):
     found, right, status = tumbling.slopes(body, rough, draws)
     clean = ~np.isnan(right[:, 0]) & ((status & ~int(ji.Status.ENERGY_GAINED)) == 0)
     size = 1 + np.abs(right[clean]).max(axis=1, keepdims=True)
-    # of differences: the square of the step, 2e-6, times third derivatives, which are large where the first are 1e4, and 1e-12 of the reference over it
+    # of differences: the square of the step, 2e-6, times third derivatives, which are large where the first are 1e4,
+    # and 1e-12 of the reference over it
     assert clean.sum() >= 5 and np.max(np.abs(found - right)[clean] / size) < 1e-4

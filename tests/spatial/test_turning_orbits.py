@@ -13,7 +13,8 @@ TURN = 2 * np.pi / SPIN
 
 
 def spinning(axis, length):
-    """State of the catalogue's free top that turns about a principal axis, and the multiplier of tilts, one of a pair, after a turn.
+    """State of the catalogue's free top that turns about a principal axis, and the multiplier of tilts, one of a pair,
+    after a turn.
 
     Small rates across J_axis: a'' = -a (J - J_a) (J - J_b) / (J_a J_b) SPIN^2.
     """
@@ -25,8 +26,8 @@ def spinning(axis, length):
 
 @pytest.mark.parametrize("axis", [1, 2], ids=["unstable", "stable"])
 def test_a_top_that_turns_once_has_closed_its_orbit(axis):
-    """p(T) = -p(0): after a turn the quaternion has changed its sign. Of 8 numbers 6 are multipliers: a turn of the whole motion changes nothing, three times,
-    another speed only the angle, and two are of the tilt."""
+    """p(T) = -p(0): after a turn the quaternion has changed its sign. Of 8 numbers 6 are multipliers: a turn of the
+    whole motion changes nothing, three times, another speed only the angle, and two are of the tilt."""
     p, v, tilt = spinning(axis, 1.3)
     orbit = periodic_orbit(catalogue.get("free-top").problem, p, v, period=TURN, args={"moments": MOMENTS})
     assert orbit.converged and orbit.status == 0
@@ -59,7 +60,8 @@ DAMPING = 3.0
 
 
 def hanging():
-    """A body with three equal moments, 1 m below a ball joint, damped in proportion to its mass, and the roots of its small turns."""
+    """A body with three equal moments, 1 m below a ball joint, damped in proportion to its mass,
+    and the roots of its small turns."""
     system = spatial.System({"bob": spatial.ball((0, 0, -1), 0.5, mass=2.0)}, [spatial.Ball("bob", at=(0, 0, 0))])
     problem = system.problem()
     force = lambda t, q, v, args: problem.force(t, q, v, args) - DAMPING * problem.mass(q, args) @ v
@@ -92,7 +94,8 @@ def test_exponents_leave_the_lengths_of_quaternions_out():
 
 def test_quaternions_of_a_problem_are_checked():
     problem = catalogue.get("free-top").problem
-    assert spatial.System({"a": spatial.ball((0, 0, 1), 0.1, 1.0), "b": spatial.ball((0, 0, 2), 0.1, 1.0)}).problem().quaternions == (3, 10)  # fmt: skip
+    assert spatial.System({"a": spatial.ball((0, 0, 1), 0.1, 1.0),
+        "b": spatial.ball((0, 0, 2), 0.1, 1.0)}).problem().quaternions == (3, 10)  # fmt: skip
     for given, message in (((1.5,), "numbers of coordinates"), ((0, 2), "overlap")):
         with pytest.raises((TypeError, ValueError), match=message):
             problem.replace(quaternions=given)

@@ -96,7 +96,8 @@ def test_grid_equals_ensemble(finished):
 
 
 def test_lanes_have_the_keys_of_their_places(tmp_path):
-    """Whatever the blocks: numbers of a study with noise are those of one ensemble, of a lane by itself, and of the arguments of some lanes."""
+    """Whatever the blocks: numbers of a study with noise are those of one ensemble, of a lane by itself, and of the
+    arguments of some lanes."""
     design = ji.Design.grid(e=[0.3, 0.6, 0.9], **{"args.gravity": [5.0, 9.81]})
     given = {"q0": [1.0], "v0": [0.0], "args": ARGS, "t1": 1.0, "h": 0.01, "scheme": ji.MoreauJean(), "key": 5}
     study = ji.Study(tmp_path / "noise.zarr", study_systems.shaken, design, chunk=2, **given)
@@ -189,7 +190,8 @@ def test_catalogue_problem_and_case(tmp_path):
 
 
 def test_motions_end_at_a_surface(tmp_path):
-    """At the second impact, 1 + 2 e flights of a fall from 1; said in Python and in TOML, kept on disk, and compared."""
+    """At the second impact, 1 + 2 e flights of a fall from 1; said in Python and in TOML, kept on disk,
+    and compared."""
     text = """
         problem = "bouncing-ball"
         t1 = 9.0
@@ -224,7 +226,8 @@ def test_motions_end_at_rest(tmp_path):
     study = ji.Study.from_table(table, tmp_path / "s.zarr")
     study.run()
     found = study.solution()
-    # bounces accumulate at sqrt(2) (1 + e)/(1 - e), 4.24 and 12.7 s; the scheme is of first order, after some twenty impacts
+    # bounces accumulate at sqrt(2) (1 + e)/(1 - e), 4.24 and 12.7 s; the scheme is of first order, after some twenty
+    # impacts
     assert found.stopped.tolist() == [True, False] and found.t[1, -1] == 9.0
     assert abs(found.t[0, -1] - (3 * np.sqrt(2) + 0.5)) < 20 * 1e-2
     with pytest.raises(ValueError, match=r"until.function.time: 0.5 → None"):

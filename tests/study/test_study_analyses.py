@@ -99,7 +99,8 @@ def test_a_map_and_basins_of_a_study():
     direct = analysis.two_parameter_map(
         study.problem, known["q0"][0] if np.ndim(known["q0"]) == 2 else known["q0"],
         known["v0"][0] if np.ndim(known["v0"]) == 2 else known["v0"], parameters=("frequency", "e"),
-        values=([2.6, 2.8], [0.5, 0.6, 0.7]), skip=30, args=args, scheme=scheme, projection=known["projection"], **FORCED,
+        values=([2.6, 2.8], [0.5, 0.6, 0.7]), skip=30, args=args, scheme=scheme, projection=known["projection"],
+        **FORCED,
     )  # fmt: skip
     np.testing.assert_array_equal(found.period, direct.period)
     np.testing.assert_array_equal(found.impacts, direct.impacts)
@@ -185,7 +186,8 @@ def test_orbits_and_orders_of_a_study():
 
 @pytest.mark.slow
 def test_a_branch_from_a_lane_of_a_study():
-    """The lane's start, args and method, and the values that the study varies as bounds: the branch of the same arguments by hand."""
+    """The lane's start, args and method, and the values that the study varies as bounds:
+    the branch of the same arguments by hand."""
     orbit = analysis.periodic_orbit(
         small_study(**{"args.frequency": [2.6]}), period=FORCED["period"], steps=100, t0=0.5
     )

@@ -1,4 +1,5 @@
-"""A TOML file of a study with something wrong: an error that names the entry and the cure, whatever is wrong with it."""
+"""A TOML file of a study with something wrong: an error that names the entry and the cure,
+whatever is wrong with it."""
 
 import copy
 

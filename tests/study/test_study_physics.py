@@ -1,4 +1,5 @@
-"""A study goes on with the physics that it was begun with: every change of what its functions compute is told by name."""
+"""A study goes on with the physics that it was begun with: every change of what its
+functions compute is told by name."""
 
 import contextlib
 import importlib
@@ -49,23 +50,27 @@ CASES = {
         "5.0",
         "force",
     ),
-    "property": ("class S:\n    @property\n    def k(self):\n        return 4.0\ns = S()\n" + PULL.format("s.k"), "4", "5", "force"),
-    "function of another module": (PULL.format("helper.stiffness(1.0)"), "return 4.0", "return 5.0", "force"),
+    "property": ("class S:\n    @property\n    def k(self):\n        return 4.0\ns = S()\n" + PULL.format("s.k"), "4",
+    "5", "force"), "function of another module": (PULL.format("helper.stiffness(1.0)"), "return 4.0", "return 5.0",
+    "force"),
     "number of another module": (PULL.format("helper.K"), "K = 4.0", "K = 5.0", "force"),
     "container of another module": (PULL.format("helper.TABLE['k'][0]"), "[4.0]", "[5.0]", "force"),
     "jitted helper": ("@jax.jit\ndef k(x):\n    return 4.0 * x\n" + PULL.format("k(1.0)"), "4.0", "5.0", "force"),
-    "number of a jitted helper": ("K = 4.0\nk = jax.jit(lambda x: K * x)\n" + PULL.format("k(1.0)"), "4.0", "5.0", "force"),
-    "vmapped helper": ("k = jax.vmap(lambda x: 4.0 * x)\ndef force(t, q, v, args):\n    return -k(q)\n", "4.0", "5.0", "force"),
-    "closure over a container": (
-        "def make(k):\n    def force(t, q, v, args):\n        return -k['k'][0] * q\n    return force\nforce = make({'k': [4.0]})\n",
+    "number of a jitted helper": ("K = 4.0\nk = jax.jit(lambda x: K * x)\n" + PULL.format("k(1.0)"), "4.0", "5.0",
+    "force"),
+    "vmapped helper": ("k = jax.vmap(lambda x: 4.0 * x)\ndef force(t, q, v, args):\n    return -k(q)\n", "4.0", "5.0",
+    "force"), "closure over a container": (
+        "def make(k):\n    def force(t, q, v, args):\n        return -k['k'][0] * q\n    return force\nforce = "
+        "make({'k': [4.0]})\n",
         "4.0",
         "5.0",
         "force",
     ),
     "default by name": ("K = 4.0\ndef force(t, q, v, args, k=K):\n    return -k * q\n", "4.0", "5.0", "force"),
-    "keyword default": ("K = {'k': 4.0}\ndef force(t, q, v, args, *, k=K):\n    return -k['k'] * q\n", "4.0", "5.0", "force"),
-    "partial": ("def f(k, t, q, v, args):\n    return -k * q\nforce = functools.partial(f, 4.0)\n", "4.0", "5.0", "force"),
-    "callable object": (
+    "keyword default": ("K = {'k': 4.0}\ndef force(t, q, v, args, *, k=K):\n    return -k['k'] * q\n", "4.0", "5.0",
+    "force"),
+    "partial": ("def f(k, t, q, v, args):\n    return -k * q\nforce = functools.partial(f, 4.0)\n", "4.0", "5.0",
+    "force"), "callable object": (
         "class Force:\n    def __init__(self, k):\n        self.k = k\n    def __call__(self, t, q, v, args):\n"
         "        return -self.k * q\nforce = Force(4.0)\n",
         "4.0",
@@ -80,7 +85,8 @@ CASES = {
         "force",
     ),
     "decorator": (
-        "def scaled(k):\n    def wrap(f):\n        @functools.wraps(f)\n        def inner(*xs):\n            return k * f(*xs)\n"
+        "def scaled(k):\n    def wrap(f):\n        @functools.wraps(f)\n        def inner(*xs):\n            return k "
+        "* f(*xs)\n"
         "        return inner\n    return wrap\n@scaled(4.0)\ndef force(t, q, v, args):\n    return -q\n",
         "4.0",
         "5.0",
@@ -88,7 +94,8 @@ CASES = {
     ),
     "exec": ("exec('def force(t, q, v, args):\\n    return -4.0 * q')\n", "4.0", "5.0", "force"),
     "branch of a cond": (
-        "K = {'k': 4.0}\ndef force(t, q, v, args):\n    return jax.lax.cond(t > 0, lambda x: -K['k'] * x, lambda x: -x, q)\n",
+        "K = {'k': 4.0}\ndef force(t, q, v, args):\n    return jax.lax.cond(t > 0, lambda x: -K['k'] * x, lambda x: "
+        "-x, q)\n",
         "4.0",
         "5.0",
         "force",
@@ -101,25 +108,29 @@ CASES = {
     ),
     "operation": ("def f(x):\n    return jnp.sin(x)\n" + PULL.format("f(1.0)"), "jnp.sin", "jnp.cos", "force"),
     "constraints": (
-        PULL.format("4.0") + "FLOOR = [0.0]\ndef gap(t, q, args):\n    return q - FLOOR[0]\nproblem = ji.Problem(force, gap)\n",
+        PULL.format("4.0") + "FLOOR = [0.0]\ndef gap(t, q, args):\n    return q - FLOOR[0]\nproblem = "
+                             "ji.Problem(force, gap)\n",
         "[0.0]",
         "[-1.0]",
         "constraints",
     ),
     "mass": (
-        PULL.format("4.0") + "M = {'m': 2.0}\ndef mass(q, args):\n    return M['m'] * jnp.eye(1)\nproblem = ji.Problem(force, mass=mass)\n",
+        PULL.format("4.0") + "M = {'m': 2.0}\ndef mass(q, args):\n    return M['m'] * jnp.eye(1)\nproblem = "
+                             "ji.Problem(force, mass=mass)\n",
         "2.0",
         "3.0",
         "mass",
     ),
     "energy": (
-        PULL.format("4.0") + "K = [4.0]\ndef energy(t, q, v, args):\n    return K[0] * v @ v\nproblem = ji.Problem(force, energy=energy)\n",
+        PULL.format("4.0") + "K = [4.0]\ndef energy(t, q, v, args):\n    return K[0] * v @ v\nproblem = "
+                             "ji.Problem(force, energy=energy)\n",
         "[4.0]",
         "[5.0]",
         "energy",
     ),
     "lagrangian": (
-        "K = [4.0]\ndef L(t, q, v, args):\n    return 0.5 * v @ v - K[0] * q @ q\nproblem = ji.Problem.from_lagrangian(L)\n",
+        "K = [4.0]\ndef L(t, q, v, args):\n    return 0.5 * v @ v - K[0] * q @ q\nproblem = "
+        "ji.Problem.from_lagrangian(L)\n",
         "[4.0]",
         "[5.0]",
         "force",
@@ -131,14 +142,17 @@ CASES = {
         "force",
     ),
     "derivative rule": (
-        PULL.format("4.0") + "K = {'k': 1.0}\n@jax.custom_jvp\ndef bend(q):\n    return q\n@bend.defjvp\ndef rule(xs, dxs):\n"
-        "    return xs[0], K['k'] * dxs[0]\ndef gap(t, q, args):\n    return bend(q)\nproblem = ji.Problem(force, gap)\n",
+        PULL.format("4.0") + "K = {'k': 1.0}\n@jax.custom_jvp\ndef bend(q):\n    return q\n@bend.defjvp\ndef rule(xs, "
+                             "dxs):\n"
+        "    return xs[0], K['k'] * dxs[0]\ndef gap(t, q, args):\n    return bend(q)\nproblem = ji.Problem(force, "
+        "gap)\n",
         "1.0",
         "2.0",
         "constraints",
     ),
     "reverse derivative rule": (
-        PULL.format("4.0") + "K = {'k': 1.0}\n@jax.custom_vjp\ndef bend(q):\n    return q\nbend.defvjp(lambda q: (q, None),\n"
+        PULL.format("4.0") + "K = {'k': 1.0}\n@jax.custom_vjp\ndef bend(q):\n    return q\nbend.defvjp(lambda q: (q, "
+                             "None),\n"
         "    lambda _, g: (K['k'] * g,))\ndef energy(t, q, v, args):\n    return bend(q) @ q\n"
         "problem = ji.Problem(force, energy=energy)\n",
         "1.0",

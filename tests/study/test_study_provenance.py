@@ -26,7 +26,7 @@ def test_resumed_elsewhere_is_said_when_it_resumes_and_in_the_summary(tmp_path):
     home = Path(path) / ".study"
     rewrite(home / "blocks" / "0.json", lambda mark: mark["versions"].update(ELSEWHERE))
     rewrite(home / "study.json", lambda record: record["versions"].update(ELSEWHERE))
-    words = r"begun with jaxlib 99\.0 → .*, llvmlite none → .*, processor x86_64 Another CPU → .*: .*not continue to the same bits"
+    words = r"begun with jaxlib 99\.0 → .*, llvmlite none → .*, processor x86_64 Another CPU → .*: .*not continue to the same bits"  # noqa: E501
     with pytest.warns(ji.JaximpactWarning, match=words):
         summary = ji.Study.open(path).run()
     assert sorted(summary.origins.values()) == [1, 1]

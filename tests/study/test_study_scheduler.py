@@ -1,4 +1,5 @@
-"""A dask scheduler that dies while a study runs: the run ends and says how to go on; one that comes back is used again."""
+"""A dask scheduler that dies while a study runs: the run ends and says how to go on;
+one that comes back is used again."""
 
 import os
 import socket
@@ -22,7 +23,8 @@ BELOW = ji.Design.points(**{"q0[0]": [-1.0, -2.0, -3.0, -4.0]})  # lanes that ca
 
 
 class Dask(Executor):
-    """As the executor of a dask client whose scheduler is lost at the third task, and comes back after ``away`` seconds."""
+    """As the executor of a dask client whose scheduler is lost at the third task,
+    and comes back after ``away`` seconds."""
 
     def __init__(self, away):
         scheduler = SimpleNamespace(address="tcp://there:8786")
@@ -47,7 +49,7 @@ class Dask(Executor):
 def test_a_scheduler_that_is_gone_ends_the_run(tmp_path):
     study = small(tmp_path / "s.zarr", BELOW, chunk=1)
     executor = Dask(away=60.0)
-    words = r"scheduler tcp://there:8786 is gone.*On disk: .*; 2 of 4 chunks finished\); continue with jaximpact\.Study\.open"
+    words = r"scheduler tcp://there:8786 is gone.*On disk: .*; 2 of 4 chunks finished\); continue with jaximpact\.Study\.open"  # noqa: E501
     with pytest.raises(RuntimeError, match=words):
         study.run(executor, outstanding=1, patience=0.3)
     executor.back.cancel()

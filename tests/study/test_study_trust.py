@@ -1,4 +1,5 @@
-"""A study directory from somebody else: reading it runs nothing and follows nothing out of it; computing it says what it imports."""
+"""A study directory from somebody else: reading it runs nothing and follows nothing out of it;
+computing it says what it imports."""
 
 import errno
 import fcntl

@@ -1,4 +1,5 @@
-"""Studies computed by pools, a dask cluster and several jax processes: the same bits as by one process alone, in memory that has a bound."""
+"""Studies computed by pools, a dask cluster and several jax processes: the same bits as by one process alone,
+in memory that has a bound."""
 
 import multiprocessing
 import os

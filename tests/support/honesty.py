@@ -4,8 +4,8 @@ A scheme of first order follows, by backward error analysis, an exact motion who
 So the tolerance is how far the exact motions go whose data are: positions off by h |v|, velocities by h |a|, forces by
 h |da/dt| and walls by 2 h |v| (an impact of `PaoliSchatzman` is 2 h late), all at once and with random signs. Near
 grazing, and where the order of impacts matters within h, those motions part by themselves: no exception has to be made.
-A scheme of second order has h times that, for each rate of change of the acceleration; a derivative has the spread of the
-exact derivatives over the same data.
+A scheme of second order has h times that, for each rate of change of the acceleration; a derivative has the spread of
+the exact derivatives over the same data.
 """
 
 from __future__ import annotations

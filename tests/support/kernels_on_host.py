@@ -1,4 +1,5 @@
-"""Kernels of a GPU without one: their code is made, and the same program for vectors of one lane runs in their place on this CPU."""
+"""Kernels of a GPU without one: their code is made, and the same program for vectors of one lane runs
+in their place on this CPU."""
 
 import jax
 import numpy as np

@@ -11,8 +11,8 @@ from .symplectic_euler import SymplecticEuler
 class SchemeRow(NamedTuple):
     """What a scheme promises.
 
-    ``order``: of the positions, across impacts, None for one whose error does not depend on h; ``inelastic``: it covers e = 0 alone; ``lag``: steps by which its
-    velocities and impulses are late.
+    ``order``: of the positions, across impacts, None for one whose error does not depend on h; ``inelastic``: it covers
+    e = 0 alone; ``lag``: steps by which its velocities and impulses are late.
     """
 
     scheme: Scheme

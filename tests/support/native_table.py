@@ -1,8 +1,9 @@
-"""Functions of jax that native code has to compute as XLA does; `native_expressions.txt` has families of them, one expression in each line.
+"""Functions of jax that native code has to compute as XLA does; `native_expressions.txt` has families of them,
+one expression in each line.
 
-x, y: numbers of every kind, side by side in all pairs; z, w: of order one, and what is none; k, l: whole numbers of every size; u: such
-without sign; p, o: booleans; i, j: places within and without four entries, near and far; s: a place; m: regular matrices, symmetric
-positive ones c, and r, which may be neither; all are of one lane.
+x, y: numbers of every kind, side by side in all pairs; z, w: of order one, and what is none; k, l: whole numbers of
+every size; u: such without sign; p, o: booleans; i, j: places within and without four entries, near and far; s: a
+place; m: regular matrices, symmetric positive ones c, and r, which may be neither; all are of one lane.
 """
 
 from itertools import product
@@ -57,10 +58,12 @@ def function(expression):
 
 
 def operands(dtype):
-    """Operands of all lanes; neither they nor most of their products are denormal, since XLA flushes denormals to zero."""
+    """Operands of all lanes; neither they nor most of their products are denormal,
+    since XLA flushes denormals to zero."""
     info, random = np.finfo(dtype), np.random.default_rng(0)
     tiny, most = float(info.tiny) ** 0.94, info.max
-    real = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.5, -2.5, 3.0, np.pi / 2, 1e4 / 3, -1e6 / 3, tiny, -tiny, most, -most, np.inf, -np.inf, np.nan,
+    real = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.5, -2.5, 3.0, np.pi / 2, 1e4 / 3, -1e6 / 3, tiny, -tiny, most, -most,
+        np.inf, -np.inf, np.nan,
             info.eps, 1 - info.eps, 0.3, 88.1, -104.2]  # fmt: skip
     pairs = np.array(list(product(real, real)), dtype)
     lanes = -(-len(pairs) // 4)

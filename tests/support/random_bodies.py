@@ -1,7 +1,8 @@
-"""Random bodies with several contacts at once: points in wedges, blocks in corners, stools on three and four feet; at rest, and dropped.
+"""Random bodies with several contacts at once: points in wedges, blocks in corners, stools on three and four feet;
+at rest, and dropped.
 
-A contact is a point of a body at a wall, so that gaps bend as the body turns. Blocks and stools have more contacts than they need.
-The load goes smoothly from one to another and back, along forces that reactions at all contacts balance.
+A contact is a point of a body at a wall, so that gaps bend as the body turns. Blocks and stools have more contacts than
+they need. The load goes smoothly from one to another and back, along forces that reactions at all contacts balance.
 """
 
 from __future__ import annotations
@@ -106,8 +107,9 @@ def draw(kind: str, seed: int, reach: float = 0.8, regular: bool = False) -> Sys
         along *= (reach * rng.uniform(0, 1, m) * mu * bears / np.linalg.norm(along, axis=1))[:, None]
         loads.append(-np.einsum("mk,mkd->d", np.column_stack([bears, along]), rows))
     args = {
-        "push": np.zeros(d), "offset": far - np.sum(normal * points, axis=1), "load": np.array(loads), "pace": rng.uniform(1, 5),
-        "points": points, "normal": normal, "tangents": tangents, "mu": mu, "scale": np.exp(rng.uniform(-2, 2, m)),
+        "push": np.zeros(d), "offset": far - np.sum(normal * points, axis=1), "load": np.array(loads),
+        "pace": rng.uniform(1, 5), "points": points, "normal": normal, "tangents": tangents, "mu": mu,
+        "scale": np.exp(rng.uniform(-2, 2, m)),
     }  # fmt: skip
     return System(seed, np.zeros(d), np.zeros(d), 0.0, args)
 

@@ -1,4 +1,5 @@
-"""Random systems with Coulomb friction in the plane, and their event-located motions: inertia, force and walls are those of `random_systems`.
+"""Random systems with Coulomb friction in the plane, and their event-located motions: inertia, force and walls are
+those of `random_systems`.
 
 Every wall has a tangent of its own, which may turn with the position, and may move along it as a belt does.
 """
@@ -32,7 +33,8 @@ def friction(args):
 PROBLEM = random_systems.PROBLEM.replace(slip=slip, friction=friction)
 
 
-# the same systems by gaps of other scales, which change along the motion: with the velocity of the true ones, slip says what the scales are
+# the same systems by gaps of other scales, which change along the motion: with the velocity of the true ones, slip says
+# what the scales are
 
 
 def scaled_gaps(t, q, args):
@@ -118,7 +120,8 @@ OF_WALLS = ("tangent", "across", "twist", "curl", "belt", "pace", "mu")
 
 
 class Motion(random_systems.Motion):
-    """Exact motion with friction; ``passages`` are stops, breaks and reversals (time, wall, kind), ``jam`` the largest ratio of Painleve met."""
+    """Exact motion with friction; ``passages`` are stops, breaks and reversals (time, wall, kind), ``jam`` the largest
+    ratio of Painleve met."""
 
     def __init__(self, system: System, t1: float, tolerance: float = 1e-11, most_impacts: int = 60):
         here = np.abs(system.args["offset"]) < FAR / 2
@@ -140,7 +143,8 @@ class Motion(random_systems.Motion):
         return rows, rows @ v + o["belt"] * np.cos(beat), turning - o["belt"] * o["pace"] * np.sin(beat)
 
     def both(self, t, x):
-        """Delassus matrix (2m, 2m) of normals and tangents, accelerations (2m,) without reactions, M^-1 of both (d, 2m), free acceleration."""
+        """Delassus matrix (2m, 2m) of normals and tangents, accelerations (2m,) without reactions, M^-1 of both (d,
+        2m), free acceleration."""
         _, _, bend, _, response, free = self.parts(t, x)
         rows, _, swerve = self.tangents(t, x)
         inertia, _ = self.smooth(t, x)
@@ -183,7 +187,8 @@ class Motion(random_systems.Motion):
     # events
 
     def first_event(self, path, start, end):
-        """(time, wall, whether it is an impact) of the first event of a step, or None; of another event ``kind`` says what it is."""
+        """(time, wall, whether it is an impact) of the first event of a step, or None;
+        of another event ``kind`` says what it is."""
         events = []
         kinds = self.mode.copy()
         # impacts of open walls, as without friction
@@ -274,7 +279,8 @@ class Motion(random_systems.Motion):
         self.asleep = self.asleep | opened
 
     def decide(self, matrix, offset, choices, moving):
-        """The one combination of modes that obeys the law; contacts ``moving`` (m,) slip already, so that their acceleration may have any sign."""
+        """The one combination of modes that obeys the law; contacts ``moving`` (m,) slip already, so that their
+        acceleration may have any sign."""
         m, found, dependent = len(choices), [], ""
         scale = 1e-9 * (1 + np.max(np.abs(offset)))
         for every in product(*choices):

@@ -1,7 +1,8 @@
-"""Random linkages in the plane: bars pinned to the ground and to each other, in trees and in loops, of which two ends may strike walls.
+"""Random linkages in the plane: bars pinned to the ground and to each other, in trees and in loops,
+of which two ends may strike walls.
 
-One `Linkage` is one problem, and all that is random beside it a number in its args. The right motion is an event-located integration of the index-1
-form, by Jacobians written out here, without jax and jaximpact.
+One `Linkage` is one problem, and all that is random beside it a number in its args. The right motion is an
+event-located integration of the index-1 form, by Jacobians written out here, without jax and jaximpact.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ MANY = 30  # impacts, from which on they may have no end
 
 
 class Linkage(NamedTuple):
-    """Number of bars, pins (bar, other bar or GROUND) at the near ends of each bar, and bars whose far end is pinned to the ground."""
+    """Number of bars, pins (bar, other bar or GROUND) at the near ends of each bar,
+    and bars whose far end is pinned to the ground."""
 
     bars: int
     pins: tuple[tuple[int, int], ...]
@@ -104,7 +106,8 @@ def start(linkage: Linkage, seed: int) -> tuple[dict, np.ndarray, np.ndarray]:
 
 
 class End(NamedTuple):
-    """Position and velocity (d,) at the end, number of impacts, and the least speed of one; 0 if the reference does not go so far."""
+    """Position and velocity (d,) at the end, number of impacts, and the least speed of one;
+    0 if the reference does not go so far."""
 
     q: np.ndarray
     v: np.ndarray
@@ -113,7 +116,8 @@ class End(NamedTuple):
 
 
 class Motion:
-    """Right motion of a linkage: M a = g + J' l, J a + (J v)_q v = 0 between impacts, and Newton's law in the metric of the joints at them."""
+    """Right motion of a linkage: M a = g + J' l, J a + (J v)_q v = 0 between impacts,
+    and Newton's law in the metric of the joints at them."""
 
     def __init__(self, linkage: Linkage, args: dict) -> None:
         self.linkage, self.args = linkage, args
@@ -122,7 +126,8 @@ class Motion:
         self.gravity[1::3] = -G
 
     def point(self, q, v, bar: int, along: float):
-        """Of a point of a bar: place (2,), gradient (2, d), and the part (2,) of its acceleration that velocities make."""
+        """Of a point of a bar: place (2,), gradient (2, d), and the part (2,) of its
+        acceleration that velocities make."""
         arm = along * np.array([np.cos(q[3 * bar + 2]), np.sin(q[3 * bar + 2])])
         gradient = np.zeros((2, len(q)))
         gradient[:, 3 * bar : 3 * bar + 2] = np.eye(2)
@@ -171,7 +176,8 @@ class Motion:
         return -gradient @ v, q + answer * max(0.0, 1e-13 - gaps[contact]), v - (1 + e) * (gradient @ v) * answer
 
     def end(self, q, v, t1: float, e: float, delay: Callable[[], float] = float) -> End:
-        """From a start on the joints to time t1, with restitution e, and impacts that come late by what ``delay()`` says each time."""
+        """From a start on the joints to time t1, with restitution e, and impacts that come late by what
+        ``delay()`` says each time."""
         d, t, impacts, softest = len(q), 0.0, 0, np.inf
         events = [lambda t, y, k=k: self.gaps(y[:d])[0][k] for k in range(len(self.linkage.striking))]
         for event in events:

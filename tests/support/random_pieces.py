@@ -117,7 +117,8 @@ def first_below(c: float, b: float, a: float) -> float:
 
 
 class Motion:
-    """Exact motion, from event to event; ``impacts``: their number; ``scale``: the largest |v| and |a|, walls included."""
+    """Exact motion, from event to event; ``impacts``: their number; ``scale``: the largest |v| and |a|,
+    walls included."""
 
     def __init__(self, system: System, t1: float, most: int = 400):
         self.a, self.e, self.t = system.args, system.e, 0.0

@@ -1,4 +1,5 @@
-"""Random pendulums whose rod is two opposed gaps, r - 1 and 1 - r, between walls; the exact ones have an angle alone."""
+"""Random pendulums whose rod is two opposed gaps, r - 1 and 1 - r, between walls;
+the exact ones have an angle alone."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A family of random systems that is one problem: all that is random is a number in its args, so nothing compiles anew.
 
-Inertia may depend on position, force on position, velocity and time, walls may be flat, curved and moving. A wall that a
-system does not have is pushed far away.
+Inertia may depend on position, force on position, velocity and time, walls may be flat, curved and moving. A wall that
+a system does not have is pushed far away.
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ def whole_numbers(args: dict) -> dict:
     return {k: x if k in FLOATING else np.rint(x / UNIT).astype(np.int64) for k, x in args.items()}
 
 
-# the motion, without jax and without jaximpact: gradients by hand, events located, the impact law by looking at every subset
+# the motion, without jax and without jaximpact: gradients by hand, events located, the impact law by looking at every
+# subset
 
 SLOW = 1e-6  # rebound speed from which a contact stays: its next hop would be 1e-12 high, near the round-off of a gap
 TOUCH = 1e-10  # of a gap
@@ -102,11 +103,13 @@ NODES = np.linspace(0, 1, 9)  # of an integrator's step, where gaps and multipli
 
 
 class Excluded(Exception):
-    """Raised for a motion without a unique continuation, or one that cannot be located; the message names the exception."""
+    """Raised for a motion without a unique continuation, or one that cannot be located;
+    the message names the exception."""
 
 
 class Impact(NamedTuple):
-    """Time, wall, gap velocity -f' > 0 before, walls closed then, and the cosines (m,) of its gradient with the others'."""
+    """Time, wall, gap velocity -f' > 0 before, walls closed then, and the cosines (m,) of its
+    gradient with the others'."""
 
     t: float
     wall: int
@@ -116,7 +119,8 @@ class Impact(NamedTuple):
 
 
 class Motion:
-    """Exact motion, from event to event; ``impacts`` and ``releases`` in order, ``scale`` the largest |v|, |a|, |change of a|/s."""
+    """Exact motion, from event to event; ``impacts`` and ``releases`` in order,
+    ``scale`` the largest |v|, |a|, |change of a|/s."""
 
     def __init__(self, system: System, t1: float, tolerance: float = 1e-11, most_impacts: int = 60):
         self.e, self.tolerance, self.most = system.e, tolerance, most_impacts
@@ -276,7 +280,8 @@ class Motion:
         self.closed[wall], self.asleep[wall] = False, True
 
     def begin_impact(self, wall):
-        """Records an impact; and rates, Delassus matrix and response of contacts, which of them take part, and the restitution at such a speed."""
+        """Records an impact; and rates, Delassus matrix and response of contacts, which of them take part, and the
+        restitution at such a speed."""
         gap, rate, _, delassus, response, _ = self.parts(self.t, self.x)
         if rate[wall] >= 0:
             raise Excluded("grazing")

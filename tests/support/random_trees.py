@@ -1,4 +1,5 @@
-"""Random trees of bodies in space, and their accelerations by differentiated kinematics, which share no formula with the package."""
+"""Random trees of bodies in space, and their accelerations by differentiated kinematics,
+which share no formula with the package."""
 
 import jax
 import jax.numpy as jnp

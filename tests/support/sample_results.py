@@ -15,7 +15,8 @@ def height(t, q, v, args):
 
 
 def samples(problem=BALL.problem):
-    """Results of every kind that is quick to compute, by name; ``problem`` is the ball, with or without names and units."""
+    """Results of every kind that is quick to compute, by name; ``problem`` is the ball,
+    with or without names and units."""
     if problem is not BALL.problem:
         return computed(problem)
     if not KEPT:  # by a process, for all files of its tests
@@ -57,9 +58,10 @@ def computed(problem):
         "batch": batch,
         "impacts": analysis.impacts(problem, motion, args=CASE.args),
         "slips": analysis.Slips(
-            np.zeros(2, int), np.zeros(2, int), np.array([0.4, 0.8]), np.array(["stop", "break"]), np.array([[0.1], [0.0]]),
-            np.array([[0.0], [0.2]]), np.array([3, 5]), np.linspace(0, 1, 6), np.array([[0, 2, 2, 1, 1, 2]]).T,
-            np.array([0.3, 0.2, 0.1, 0.0, 0.0, 0.2])[:, None, None], np.linspace(0, -1, 6)[:, None],
+            np.zeros(2, int), np.zeros(2, int), np.array([0.4, 0.8]), np.array(["stop", "break"]),
+            np.array([[0.1], [0.0]]), np.array([[0.0], [0.2]]), np.array([3, 5]), np.linspace(0, 1, 6),
+            np.array([[0, 2, 2, 1, 1, 2]]).T, np.array([0.3, 0.2, 0.1, 0.0, 0.0, 0.2])[:, None, None],
+            np.linspace(0, -1, 6)[:, None],
         ),
         "balance": analysis.balance(problem, motion, args=CASE.args, e=0.5),
         "statistics": analysis.statistics(batch),
@@ -82,7 +84,8 @@ def computed(problem):
             "fold", ("w", "gap"), grid, grid, grid, *np.ones((2, 3, 1)), grid, np.full((3, 2), 0.5 + 0j), grid, "bounds"
         ),
         "branch": analysis.Branch(
-            "w", grid, *np.ones((2, 3, 1)), grid, np.full((3, 2), 0.5 + 0j), grid >= 0, labels[0] ** 2, labels[0] ** 2, grid, grid, grid, (), "bounds"
+            "w", grid, *np.ones((2, 3, 1)), grid, np.full((3, 2), 0.5 + 0j), grid >= 0, labels[0] ** 2, labels[0] ** 2,
+            grid, grid, grid, (), "bounds"
         ),
     }  # fmt: skip
 

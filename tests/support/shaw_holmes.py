@@ -1,8 +1,9 @@
-"""The periodic orbits of one impact a period of the Shaw-Holmes oscillator: closed forms of motion, monodromy and bifurcations.
+"""The periodic orbits of one impact a period of the Shaw-Holmes oscillator: closed forms of motion,
+monodromy and bifurcations.
 
 For q'' = F(t, q, v), q >= wall, an impact at speed v- < 0 maps deviations by the saltation matrix
-S = [[-e, 0], [(a+ + e a-)/v-, -e]], a-+ the accelerations before and after; the free flow of the damped oscillator is a matrix
-Phi. One impact a period: monodromy S Phi(T), of determinant e^2 exp(-2 z T).
+S = [[-e, 0], [(a+ + e a-)/v-, -e]], a-+ the accelerations before and after; the free flow of the damped oscillator is a
+matrix Phi. One impact a period: monodromy S Phi(T), of determinant e^2 exp(-2 z T).
 """
 
 import numpy as np

@@ -22,7 +22,8 @@ def ladder(friction=(0.2, 0.15)):
 
 
 def ladder_angle(start, t1):
-    """Angle and its rate while both ends slide, from the equations of motion solved for acceleration and normal forces."""
+    """Angle and its rate while both ends slide, from the equations of motion solved for
+    acceleration and normal forces."""
 
     def rate(t, y):
         angle, w = y
@@ -90,9 +91,11 @@ BELT = ji.Problem(
 
 
 def stopped(x):
-    """Where a block of mass 1, pressed by 1 onto a plane, comes to rest that is thrown with (vx, vy) and pulled by -g along y, g < mu: closed form.
+    """Where a block of mass 1, pressed by 1 onto a plane, comes to rest that is thrown with (vx, vy) and pulled by -g
+    along y, g < mu: closed form.
 
-    With the angle p between slip and pull, d(s)/dt = g cos p - mu and s dp/dt = -g sin p: s is a power of z = tan(p/2), times 1 + z^2 over z.
+    With the angle p between slip and pull, d(s)/dt = g cos p - mu and s dp/dt = -g sin p: s is a power of z = tan(p/2),
+    times 1 + z^2 over z.
     """
     g, mu, vx, vy = x
     z, power = jnp.tan(jnp.arctan2(vx, -vy) / 2), mu / g

@@ -32,7 +32,8 @@ BLOCK = ji.Problem(
 
 
 def located(args, x, v, t1, times=None):
-    """State (2,) at t1 and the kinds of events of the block, by Dormand and Prince's method between events; the list ``times`` gets theirs."""
+    """State (2,) at t1 and the kinds of events of the block, by Dormand and Prince's method between events; the list
+    ``times`` gets theirs."""
     speed = lambda t: np.real(shaken(t, args))
     needed = lambda t, x: np.imag(shaken(t + 1e-30j, args)) / 1e-30 - pushed(t, x, speed(t), args)  # to stick
     limit, t, events = args["static"] * G, 0.0, []

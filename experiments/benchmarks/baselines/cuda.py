@@ -16,7 +16,8 @@ from .native import ENTRIES, SOURCES, numbers
 def compile_loop(work, folder: str | Path) -> Callable | None:
     """The loop of a work, compiled into ``folder``; None if it has none, or nvcc is missing.
 
-    It takes q0 and v0 (lanes, 1) of one float dtype, and returns the time of the kernel alone [s], and (q, v) at the end of the motion.
+    It takes q0 and v0 (lanes, 1) of one float dtype, and returns the time of the kernel alone [s],
+    and (q, v) at the end of the motion.
     """
     command, source = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc"), SOURCES / f"{work.name}.cu"
     if command is None or not source.exists():

@@ -44,7 +44,8 @@ class Native:
     """Compiled loops of the works named in `PARAMETERS`."""
 
     def __init__(self, folder, names=tuple(PARAMETERS)):
-        """Compile the works ``names`` into ``folder``, an existing directory outside the sources; RuntimeError where that fails."""
+        """Compile the works ``names`` into ``folder``, an existing directory outside the sources;
+        RuntimeError where that fails."""
         command = compiler()
         if command is None:
             raise RuntimeError("native baselines need g++ or clang++, and neither was found")
@@ -68,7 +69,8 @@ class Native:
         self._libraries = {name: ctypes.CDLL(path) for name, path in paths.items()}
 
     def run(self, work, q0, v0, steps: int | None = None, threads: int = 1) -> tuple[np.ndarray, np.ndarray]:
-        """States (q, v) after ``steps`` steps, by default the work's own, from q0 and v0 (lanes, d) in one float dtype."""
+        """States (q, v) after ``steps`` steps, by default the work's own,
+        from q0 and v0 (lanes, d) in one float dtype."""
         if work.name not in PARAMETERS:
             raise ValueError(f"work {work.name!r} has no native baseline; those that have: {', '.join(PARAMETERS)}")
         q0, v0 = np.asarray(q0), np.asarray(v0)

@@ -1,10 +1,11 @@
-"""Many disks in a box without a lid, in loops compiled by numba: the algorithm of `jaximpact.bodies`, iteration for iteration.
+"""Many disks in a box without a lid, in loops compiled by numba: the algorithm of `jaximpact.bodies`,
+iteration for iteration.
 
     state = numba_bodies.start(q0, radii)
     state, iterations, residual = numba_bodies.run(state, radii, width, steps, h, tolerance)
 
-Unit masses, gravity downwards, Maury's step; near pairs by scipy's k-d tree, renewed when half of a skin is used up; contact problems
-by MPRGP (Dostal and Schoberl 2005) that begins with the impulses of the step before.
+Unit masses, gravity downwards, Maury's step; near pairs by scipy's k-d tree, renewed when half of a skin is used up;
+contact problems by MPRGP (Dostal and Schoberl 2005) that begins with the impulses of the step before.
 """
 
 from __future__ import annotations

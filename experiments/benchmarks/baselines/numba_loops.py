@@ -109,8 +109,9 @@ def pivot(table, beta, k):
 def complementary(a, b, active, x, tolerance):
     """Impulses x >= 0 with w = a x + b >= 0 and w x = 0, for a positive semidefinite matrix a (m, m).
 
-    ``active`` are the closed contacts, a guess before and the answer after. Where the guess is wrong: the dual method of D. Goldfarb and A. Idnani, Math. Programming 27 (1983), on the tableau of principal pivots:
-    constraints enter one at a time, and leave where their impulse would turn negative.
+    ``active`` are the closed contacts, a guess before and the answer after. Where the guess is wrong: the dual method
+    of D. Goldfarb and A. Idnani, Math. Programming 27 (1983), on the tableau of principal pivots: constraints enter one
+    at a time, and leave where their impulse would turn negative.
     """
     if closed(a, b, active, x, tolerance):
         return
@@ -230,7 +231,8 @@ def double_pendulum(q, v, steps, h, e, m1, m2, l1, l2, g, wall):
 
 @compiled
 def project_double(inverse, q0, q1, move0, move1, s, l1, l2, wall):
-    """Velocity jump of the projection, and whether it converged: M^-1 = [[a, b], [b, c]]; gradients (x, 0) and (x, y)."""
+    """Velocity jump of the projection, and whether it converged: M^-1 = [[a, b], [b, c]];
+    gradients (x, 0) and (x, y)."""
     a, b, c = inverse
     jump0 = jump1 = impulse0 = impulse1 = 0.0
     for _ in range(LINEARISATIONS + 1):

@@ -2,9 +2,10 @@
 
     python -m benchmarks.baselines.peer_steps KEY < jobs.json
 
-MJX and brax are set up as in experiments/conformance: MJX with the spring and damper of its contact that give the wanted
-bounce over sqrt(h) seconds, brax's spring pipeline with its elasticity. diffrax locates impacts by its events; it takes
-tolerances in place of a step, a "solver" of its own, and "quantity": "jacobian" for derivatives of the final state.
+MJX and brax are set up as in experiments/conformance: MJX with the spring and damper of its contact that give the
+wanted bounce over sqrt(h) seconds, brax's spring pipeline with its elasticity. diffrax locates impacts by its events;
+it takes tolerances in place of a step, a "solver" of its own, and "quantity":
+"jacobian" for derivatives of the final state.
 """
 
 import importlib.metadata

@@ -1,11 +1,13 @@
-"""The same scheme as one writes it in JAX with nothing done for speed: `vmap` of a `lax.scan` over dense linear algebra.
+"""The same scheme as one writes it in JAX with nothing done for speed:
+`vmap` of a `lax.scan` over dense linear algebra.
 
     q1, v1 = jax.jit(plain_jax.simulator(works.WORKS["links-2"]))(q0, v0)      # states at t1, (lanes, d) each
 
     W = U + s (c V_ + k a),    V = V_ + k a + M(U)^-1 G(Z)' L,    0 <= L _|_ f(Z) >= 0,    U+ = U + h V,
 
 with s = h/(1 + e), c = 1 - e, k = h, and in the first step s = h, c = 1, k = h/2 (Paoli and Schatzman). Up to four
-constraints, which do not move, every active set is tried; more are relaxed one after the other, in a loop without a reverse mode.
+constraints, which do not move, every active set is tried; more are relaxed one after the other,
+in a loop without a reverse mode.
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ class SiconosPile:
             raise RuntimeError(f"not built: {(built.stderr.splitlines() or ['no message'])[0][:200]}")
 
     def run(self, work, q0, pairs, steps: int | None = None) -> tuple[np.ndarray, np.ndarray, float, float]:
-        """Position and velocity (2 n,) after ``steps`` steps from rest at q0 (2 n,), the seconds that these took, and the
-        largest KKT residual [m/s]; ``pairs`` (k, 2) of disks that see each other."""
+        """Position and velocity (2 n,) after ``steps`` steps from rest at q0 (2 n,), the seconds that these took, and
+        the largest KKT residual [m/s]; ``pairs`` (k, 2) of disks that see each other."""
         steps = work.steps if steps is None else steps
         q0, pairs = np.asarray(q0, float), np.asarray(pairs)
         numbers = [q0.size // 2, len(pairs), steps, work.h, work.restitution]

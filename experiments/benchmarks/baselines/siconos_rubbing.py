@@ -1,10 +1,12 @@
-"""Siconos on disks that turn and rub: MoreauJeanOSI with theta = 1/2, its Gauss-Seidel solver of planar friction to the tolerance of the job.
+"""Siconos on disks that turn and rub: MoreauJeanOSI with theta = 1/2, its Gauss-Seidel solver of planar
+friction to the tolerance of the job.
 
     /usr/bin/python3 siconos_rubbing.py < job.json
 
-The loop over steps is Python, all else its C++: its own disks and planes. Runs under the interpreter that has Siconos (Debian: python3-siconos), so it imports
-nothing of this project. A job has ``radii``, ``width`` of the box, ``mu``, ``g``, ``h``, ``steps``, ``tolerance``, ``pairs`` that see each other, ``q0`` and
-the most ``iterations`` of a solve; the answer is q, processor seconds of all steps, iterations, and the largest natural residual [m/s] after a step.
+The loop over steps is Python, all else its C++: its own disks and planes. Runs under the interpreter that has Siconos
+(Debian: python3-siconos), so it imports nothing of this project. A job has ``radii``, ``width`` of the box, ``mu``,
+``g``, ``h``, ``steps``, ``tolerance``, ``pairs`` that see each other, ``q0`` and the most ``iterations`` of a solve;
+the answer is q, processor seconds of all steps, iterations, and the largest natural residual [m/s] after a step.
 """
 
 import json

@@ -51,7 +51,8 @@ def read_drops(path: Path) -> tuple[list[Drop], list[tuple[Drop, str]]]:
 
 
 class Table:
-    """A CSV file as people have them: `,`, `;` or tab between columns, in any order and capitals, decimal commas, units.
+    """A CSV file as people have them: `,`, `;` or tab between columns, in any order and capitals, decimal commas,
+    units.
 
     Times are headed time_s or time_ms, also "Time [ms]"; heights drop_height_cm, _mm or _m.
     """
@@ -83,7 +84,8 @@ class Table:
             at = [(i, spelt[cell]) for i, cell in enumerate(names) if cell in spelt]
             if not at:
                 raise ValueError(
-                    f"missing column {name!r}; the columns must be {', '.join(COLUMNS)}, got {', '.join(cells) or 'none'}"
+                    f"missing column {name!r}; the columns must be {', '.join(COLUMNS)}, got "
+                    f"{', '.join(cells) or 'none'}"
                 )
             if len(at) > 1:
                 raise ValueError(f"column {name!r}: there are {len(at)} of it")

@@ -11,7 +11,8 @@ from .simulation import GRAVITY
 
 FIRST_SCALE = 20e-3  # scale of the loss far from the best pair: by this the best lane's first flights are off [s]
 FEW = 8  # contacts that round 1 fits: later ones are too close together for a rough pair
-NEAR = 0.12  # round 1 fits its surface to lanes whose log e is this close to the best one's: some 80 of 240, enough against noise
+# round 1 fits its surface to lanes whose log e is this close to the best one's: some 80 of 240, enough against noise
+NEAR = 0.12
 START = 5  # contacts that a fit starts with: two more than numbers fitted
 AGAIN = 4  # times that a fit matches all contacts anew in the end: by SHRINK from FIRST_SCALE to the jitter
 SHRINK = 0.5  # the scale falls at most by this factor at a time, so that contacts left out can come back
@@ -24,7 +25,8 @@ POOR = 15e-3  # a fit of a larger timing misfit is poor: three times the usual o
 
 
 def surface(e, height, contacts, centre) -> Callable:
-    """Contact times as a function of p = (log e / e0, log H / H0, ...): log-linear flights, as in vacuo, fitted to lanes.
+    """Contact times as a function of p = (log e / e0, log H / H0, ...): log-linear flights, as in vacuo,
+    fitted to lanes.
 
     The phase noise of the impacts averages out over the lanes.
     """

@@ -13,10 +13,10 @@ def match(measured: np.ndarray, model: np.ndarray, scale: float) -> tuple[np.nda
 
     Returns the cost of each lane (lanes,), and of the cheapest lane the contact number of each measured contact (n,),
     -1 where left out. The first measured contact is the first simulated one; a match costs Huber's loss of the
-    difference over ``scale``. Leaving contacts out costs a constant, so outliers pull neither e nor H. Were misses free,
-    contacts so dense that some lie near every measured one (e -> 1, small H) would win. Two misses cost more than one
-    extra, so that a gap of two or more does not explain a lone late contact. Simulated contacts after the last match
-    are free: recording stops there.
+    difference over ``scale``. Leaving contacts out costs a constant, so outliers pull neither e nor H. Were misses
+    free, contacts so dense that some lie near every measured one (e -> 1, small H) would win. Two misses cost more than
+    one extra, so that a gap of two or more does not explain a lone late contact. Simulated contacts after the last
+    match are free: recording stops there.
     """
     lanes, m = model.shape
     skip = MISSED * np.arange(m)

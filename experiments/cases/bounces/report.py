@@ -55,7 +55,8 @@ def print_tables(fits: list[dict]) -> None:
         print(f"{ball:12s} {'':7s}  {numbers(group)}   {np.median(np.concatenate(ratios)):.4f}")
     print("\ne, H: medians over the drops; spread: robust standard deviation over the drops; std.err.: median standard")
     print(
-        "error of one drop, numerical error included; rejected: recorded, not simulated; missed: simulated, not recorded"
+        "error of one drop, numerical error included; rejected: recorded, not simulated; missed: simulated, not "
+        "recorded"
     )
 
 
@@ -67,7 +68,8 @@ def print_remarks(fits: list[dict], unusable: list) -> None:
         fall = median(heights[low], "e") - median(heights[high], "e")
         if fall > max(FALL, CLEAR * spread(heights[low]), CLEAR * spread(heights[high])):
             print(
-                f"{ball}: e falls by {fall:.3f} from drops of {low[0]:g} cm to {high[0]:g} cm. A constant e in vacuo cannot do"
+                f"{ball}: e falls by {fall:.3f} from drops of {low[0]:g} cm to {high[0]:g} cm. A constant e in vacuo "
+                "cannot do"
             )
             print("    that; air drag, which the model leaves out, lowers the apparent e of fast light balls.")
     for drop, why in unusable:

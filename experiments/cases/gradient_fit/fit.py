@@ -1,8 +1,8 @@
 """Restitution and drag of each ball, release height and timing offset of each drop, by optax and gradients of `solve`.
 
-First by least squares with Huber's loss, to find which measured contact is which simulated one; then by generalised least
-squares, because errors add up along a drop: every impact changes the speed by a little chance, and all later flights with
-it. The covariance of the errors of contact times t_k is that of trigger and impacts,
+First by least squares with Huber's loss, to find which measured contact is which simulated one; then by generalised
+least squares, because errors add up along a drop: every impact changes the speed by a little chance, and all later
+flights with it. The covariance of the errors of contact times t_k is that of trigger and impacts,
 
     C_kl = jitter^2 delta_kl + scatter^2 sum over impacts j before k and l of (t_k - t_j)(t_l - t_j).
 """
@@ -308,9 +308,10 @@ def fit_all(drops: list[Drop], steps: int, jitter: float, drag: bool = True) -> 
 def covariances(table: Table, off, weights, rows, free: Parameters) -> tuple[np.ndarray, np.ndarray]:
     """Two covariances of each ball's logit e and c, heights and offsets being unknown, too: (balls, 2, 2) each.
 
-    Gauss-Newton: s^2 A^-1 with A = J' W J and s^2 = sum w r^2/(n - p) of the ball, right where white residuals are independent.
-    Clustered by drops (Liang, Zeger, Biometrika 73 (1986)): A^-1 (sum of g g') A^-1 with the gradients g of the drops, times
-    D/(D - 1) for D drops, which lets residuals of one drop depend on each other in any way; NaN for one drop.
+    Gauss-Newton: s^2 A^-1 with A = J' W J and s^2 = sum w r^2/(n - p) of the ball, right where white residuals are
+    independent. Clustered by drops (Liang, Zeger, Biometrika 73 (1986)): A^-1 (sum of g g') A^-1 with the gradients g
+    of the drops, times D/(D - 1) for D drops, which lets residuals of one drop depend on each other in any way;
+    NaN for one drop.
     """
     varied = np.flatnonzero(np.concatenate(free))
     inverse = np.zeros((np.concatenate(free).size,) * 2)

@@ -24,12 +24,12 @@ def contact_times(e, c, height, horizon, *, count: int, steps: int) -> Array:
     """Times (count,) of the first contacts of one drop from rest, from the first one [s].
 
     Restitution e, drag coefficient c [1/m], release height of the ball's lowest point [m], scalars; simulated for
-    ``horizon`` [s] in ``steps`` steps, which must be short beside the flights. A contact that is not reached counts as one
-    at the horizon.
+    ``horizon`` [s] in ``steps`` steps, which must be short beside the flights. A contact that is not reached counts as
+    one at the horizon.
 
-    At an impact a trajectory has no derivative, but its last row before the impact has one, and from there the ball needs
-    less than a step h to the floor: with the acceleration of that row the time of contact is off by c g h^3/3, far below
-    a microsecond.
+    At an impact a trajectory has no derivative, but its last row before the impact has one, and from there the ball
+    needs less than a step h to the floor: with the acceleration of that row the time of contact is off by c g h^3/3,
+    far below a microsecond.
     """
     solution = ji.solve(
         BALL,
@@ -68,8 +68,9 @@ def jacobians(e, c, height, horizon, count: int, steps: int) -> Array:
 def flight_law(e, c: float, height: float, count: int) -> np.ndarray:
     """Times (count,) of the contacts by the exact law of flight under quadratic drag, from the first one [s].
 
-    Restitution e, one number or one for each impact (count - 1,). Up with speed v: height ln(1 + c v^2/g)/2c in time atan(v sqrt(c/g))/sqrt(c g); down from height H: speed
-    sqrt((1 - exp(-2 c H)) g/c) in time acosh(exp(c H))/sqrt(c g). Complex numbers cover c < 0, the smallest c the vacuum.
+    Restitution e, one number or one for each impact (count - 1,). Up with speed v: height ln(1 + c v^2/g)/2c in time
+    atan(v sqrt(c/g))/sqrt(c g); down from height H: speed sqrt((1 - exp(-2 c H)) g/c) in time acosh(exp(c H))/sqrt(c
+    g). Complex numbers cover c < 0, the smallest c the vacuum.
     """
     c = complex(c if abs(c) > 1e-6 else 1e-6)
     times, top = [0.0], height

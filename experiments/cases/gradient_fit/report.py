@@ -83,7 +83,8 @@ def print_tables(rows: list[dict]) -> None:
             f"{r['scatter_without_drag']:8.4f}  {r['e_without_drag']:.5f} ± {r['e_error_without_drag']:.5f}"
         )
     print(
-        "\nrms: measured minus simulated contact times; ahead: robust standard deviation of the same less what was to be"
+        "\nrms: measured minus simulated contact times; ahead: robust standard deviation of the same less what was to "
+        "be"
     )
     print(
         "expected after the contacts before; jitter of the trigger and relative scatter of e from impact to impact: the"

@@ -24,7 +24,8 @@ class Trend:
 
 
 def trend_of(fit: Fit, ball: int) -> Trend | None:
-    """The trend of a ball from contacts that were recorded three in a row; None where there are fewer than 10 ratios."""
+    """The trend of a ball from contacts that were recorded three in a row;
+    None where there are fewer than 10 ratios."""
     members = np.flatnonzero(fit.ball == ball)
     rows = [ratios_of(fit.times[d] + fit.offset[d], fit.index[d], fit.model[d]) for d in members]
     rows = np.concatenate(rows)

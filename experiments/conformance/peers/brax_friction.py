@@ -1,7 +1,8 @@
 """brax with friction: a free sphere above a plane, in its spring and positional pipelines.
 
-As in `brax_pipelines`: restitution is its "elasticity", all other settings are brax's default, double precision, jax through `pipeline.step` in a loop. Angles are sums of the rates
-of turning, in the frame of the plane. A block is a sphere of such an inertia that it does not turn. A slope, and a force that grows, are the gravity of each step.
+As in `brax_pipelines`: restitution is its "elasticity", all other settings are brax's default, double precision, jax
+through `pipeline.step` in a loop. Angles are sums of the rates of turning, in the frame of the plane. A block is a
+sphere of such an inertia that it does not turn. A slope, and a force that grows, are the gravity of each step.
 """
 
 import jax
@@ -28,7 +29,8 @@ def motions(pipeline):
     floor = system(PLANE, SPHERE)
 
     def march(place, velocity, turning, gravity, e, mu, radius, inertia, t1, steps):
-        """Place, angles, velocity and rates of turning (3,) of a sphere at t1; the gravity (3,) is a function of time."""
+        """Place, angles, velocity and rates of turning (3,) of a sphere at t1;
+        the gravity (3,) is a function of time."""
         h = t1 / steps
         sys = floor.replace(
             elasticity=jnp.broadcast_to(e, floor.elasticity.shape),

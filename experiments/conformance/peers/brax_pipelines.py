@@ -1,8 +1,9 @@
 """brax: free spheres above a plane or each other, in its spring and positional pipelines.
 
-Both have a restitution ("elasticity"). The generalized pipeline has none; through the free joints used here its derivatives are NaN, through a slide joint
-they are not, so that it is not judged by these models. A force that changes is a gravity of every step. Every other setting is brax's default; double precision; differentiated as brax is: jax through
-`pipeline.step` in a loop.
+Both have a restitution ("elasticity"). The generalized pipeline has none; through the free joints used here its
+derivatives are NaN, through a slide joint they are not, so that it is not judged by these models. A force that changes
+is a gravity of every step. Every other setting is brax's default; double precision; differentiated as brax is: jax
+through `pipeline.step` in a loop.
 """
 
 import jax

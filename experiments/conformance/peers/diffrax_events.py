@@ -13,7 +13,7 @@ import optimistix
 from jaximpact.conformance import JaxMotions, get
 
 PACKAGES = ("diffrax", "optimistix")
-HOW = "Event with optimistix.Newton, restart after each bounce; Tsit5 at 1e-9, steps up to 0.1; jax.jacrev through the default adjoint"
+HOW = "Event with optimistix.Newton, restart after each bounce; Tsit5 at 1e-9, steps up to 0.1; jax.jacrev through the default adjoint"  # noqa: E501
 BOUNCES = {
     "grav1d": 2,
     "harm1d": 5,

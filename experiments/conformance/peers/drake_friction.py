@@ -1,9 +1,11 @@
-"""Drake with friction: spheres and blocks before a half-space, `MultibodyPlant` in discrete mode with SAP and point contact, derivatives by AutoDiffXd.
+"""Drake with friction: spheres and blocks before a half-space, `MultibodyPlant` in discrete mode with SAP and point
+contact, derivatives by AutoDiffXd.
 
-Contact is that of `drake_simulators`: a spring and a relaxation time from e, whose contact takes h^(1/3) seconds; for e = 0 the rigid one with a relaxation time of sqrt(h)
-(with h or none blocks hop more). SAP solves a convex problem, in which a contact that slips is pushed apart by mu times its slip. Radius, inertia, friction and
-restitution are plain numbers in Drake's contact, or were left so: their columns are by central differences of 1e-5, all others Drake's automatic derivatives. Two angles of a
-sphere are the integrals of its rates, as the case has them: the sum of steps.
+Contact is that of `drake_simulators`: a spring and a relaxation time from e, whose contact takes h^(1/3) seconds; for
+e = 0 the rigid one with a relaxation time of sqrt(h) (with h or none blocks hop more). SAP solves a convex problem, in
+which a contact that slips is pushed apart by mu times its slip. Radius, inertia, friction and restitution are plain
+numbers in Drake's contact, or were left so: their columns are by central differences of 1e-5, all others Drake's
+automatic derivatives. Two angles of a sphere are the integrals of its rates, as the case has them: the sum of steps.
 """
 
 import math
@@ -95,7 +97,8 @@ class Friction:
     PACKAGES, FRICTION = ("drake",), True
 
     HOW = (
-        "MultibodyPlant<AutoDiffXd>, SAP, point contact; linear spring and relaxation time from e, contact time h^(1/3), rigid for e = 0; "
+        "MultibodyPlant<AutoDiffXd>, SAP, point contact; linear spring and relaxation time from e, contact time "
+        "h^(1/3), rigid for e = 0; "
         "columns of e, mu, R and I by central differences of 1e-5"
     )
 

@@ -1,26 +1,31 @@
-"""Drake with AutoDiffXd: its discrete contact (SAP), its continuous hydroelastic contact, and its hybrid systems with witness functions.
+"""Drake with AutoDiffXd: its discrete contact (SAP), its continuous hydroelastic contact,
+and its hybrid systems with witness functions.
 
-**SAP**: spheres of unit mass on prismatic joints before half-spaces, `MultibodyPlant` in discrete mode with the contact approximation
-"sap", point contact, no friction. Drake has no restitution. SAP's compliance is a linear spring with relaxation time tau, whose
-force does not pull: k x (1 + tau x'/x), the spring and damper whose restitution does not depend on the speed. As for MuJoCo, the ratio of
-damping is the one of the wanted e and the contact takes h^(1/3) seconds: as h -> 0 it hardens and is resolved by ever more steps. Plastic
-cases have the rigid contact that Drake makes of a stiffness no step resolves (its near-rigid regime), which does not bounce, with
-a relaxation time of sqrt(h). Forces come in at
-the port of generalized forces. Stiffness and relaxation time are no AutoDiffXd in Drake: the column of e is by central differences
-of 1e-5; all others are Drake's automatic derivatives.
+**SAP**: spheres of unit mass on prismatic joints before half-spaces, `MultibodyPlant` in discrete mode with the contact
+approximation "sap", point contact, no friction. Drake has no restitution. SAP's compliance is a linear spring with
+relaxation time tau, whose force does not pull: k x (1 + tau x'/x), the spring and damper whose restitution does not
+depend on the speed. As for MuJoCo, the ratio of damping is the one of the wanted e and the contact takes h^(1/3)
+seconds: as h -> 0 it hardens and is resolved by ever more steps. Plastic cases have the rigid contact that Drake makes
+of a stiffness no step resolves (its near-rigid regime), which does not bounce, with a relaxation time of sqrt(h).
+Forces come in at the port of generalized forces. Stiffness and relaxation time are no AutoDiffXd in Drake: the column
+of e is by central differences of 1e-5; all others are Drake's automatic derivatives.
 
-**Hydroelastic**: spheres on prismatic joints, rigid, before a compliant half-space, `MultibodyPlant` in continuous time, integrated with error control
-(runge_kutta3, accuracy 1e-7; with 1e-6 the derivatives of slow impacts are off). The pressure grows from zero with the depth, and so does the area: the force begins smoothly. It is k x^2 (1 + d x'), after Hunt and
-Crossley, of which the restitution depends on the speed u of the impact: with z = d u, z (1 + e) = log((1 + z) / (1 - e z)), whatever the elastic part. So the dissipation d that
-the wanted e takes is computed from the speed at which the wall is met, and cases of one impact on each wall, under constant forces, have an entry, but for `late`, which is so fast that a contact of 1e-2 s
-is deeper than the sphere. The stiffness is the one of a
-contact that takes about h seconds: as h -> 0 it hardens; a number of steps means this alone. The sphere is a mesh, whose facets lean: with edges of
-a quarter of the radius a hundredth of the dissipation is lost, which `off-wall` and `ball-e0.8` show; they have edges of an eighth, at three times the work. Dissipation is a plain number in Drake: the derivative by it is a central difference, and its own by
-the parameters are multiplied by hand.
+**Hydroelastic**: spheres on prismatic joints, rigid, before a compliant half-space, `MultibodyPlant` in continuous
+time, integrated with error control (runge_kutta3, accuracy 1e-7; with 1e-6 the derivatives of slow impacts are off).
+The pressure grows from zero with the depth, and so does the area: the force begins smoothly. It is k x^2 (1 + d x'),
+after Hunt and Crossley, of which the restitution depends on the speed u of the impact: with z = d u, z (1 + e) =
+log((1 + z) / (1 - e z)), whatever the elastic part. So the dissipation d that the wanted e takes is computed from the
+speed at which the wall is met, and cases of one impact on each wall, under constant forces, have an entry, but for
+`late`, which is so fast that a contact of 1e-2 s is deeper than the sphere. The stiffness is the one of a contact that
+takes about h seconds: as h -> 0 it hardens; a number of steps means this alone. The sphere is a mesh, whose facets
+lean: with edges of a quarter of the radius a hundredth of the dissipation is lost, which `off-wall` and `ball-e0.8`
+show; they have edges of an eighth, at three times the work. Dissipation is a plain number in Drake: the derivative by
+it is a central difference, and its own by the parameters are multiplied by hand.
 
-**Witness**: a ball as a `LeafSystem`; the `Simulator` isolates the witness function's zero and resets the velocity. Runge-Kutta 3 with
-accuracy 1e-9. The variant "plain" resets v to -e v; the time that Drake isolates carries no derivative, as its documentation of
-`WitnessFunction` leaves it to the user. The variant "saltation" adds to the reset what the time's derivative owes, by hand.
+**Witness**: a ball as a `LeafSystem`; the `Simulator` isolates the witness function's zero and resets the velocity.
+Runge-Kutta 3 with accuracy 1e-9. The variant "plain" resets v to -e v; the time that Drake isolates carries no
+derivative, as its documentation of `WitnessFunction` leaves it to the user. The variant "saltation" adds to the reset
+what the time's derivative owes, by hand.
 """
 
 import math
@@ -108,7 +113,8 @@ def split(y, p):
 class Sap:
     PACKAGES = ("drake",)
     HOW = (
-        "MultibodyPlant<AutoDiffXd>, SAP, point contact; linear spring and relaxation time from e, contact time h^(1/3), rigid for e = 0; "
+        "MultibodyPlant<AutoDiffXd>, SAP, point contact; linear spring and relaxation time from e, contact time "
+        "h^(1/3), rigid for e = 0; "
         "column of e by central differences"
     )
 
@@ -174,8 +180,10 @@ EDGES = {"off-wall": RADIUS / 8, "ball-e0.8": RADIUS / 8}  # of the sphere's mes
 class Hydroelastic:
     PACKAGES = ("drake",)
     HOW = (
-        "continuous MultibodyPlant<AutoDiffXd>, hydroelastic contact, runge_kutta3, accuracy 1e-7; mesh of a quarter of the radius, of an eighth in "
-        "off-wall and ball-e0.8; dissipation from e and the speed of the impact, contact time of about h; derivative by the dissipation by central differences"
+        "continuous MultibodyPlant<AutoDiffXd>, hydroelastic contact, runge_kutta3, accuracy 1e-7; mesh of a quarter "
+        "of the radius, of an eighth in "
+        "off-wall and ball-e0.8; dissipation from e and the speed of the impact, contact time of about h; derivative "
+        "by the dissipation by central differences"
     )
 
     def __init__(self):

@@ -1,9 +1,12 @@
-"""Genesis (rigid bodies on a CPU, double precision, `requires_grad`): a free sphere above a plane, differentiated by `backward` through the steps.
+"""Genesis (rigid bodies on a CPU, double precision, `requires_grad`): a free sphere above a plane, differentiated by
+`backward` through the steps.
 
-Genesis has MuJoCo's soft contact with solref as a time constant and a ratio of damping, and no restitution: both are set so that the contact is the
-spring and damper that `mujoco_differences` has, with the wanted e and a contact of h^(1/3) seconds. The place and the velocity of the end are
-differentiated in two environments of one scene. Restitution and gravity are numbers of a scene: their columns are by central differences of 1e-2. A scene is built
-for each number of steps, and goes back through the steps in some 20 ms each; of the cases that could be stated so, those are here that a CPU does in minutes.
+Genesis has MuJoCo's soft contact with solref as a time constant and a ratio of damping, and no restitution: both are
+set so that the contact is the spring and damper that `mujoco_differences` has, with the wanted e and a contact of
+h^(1/3) seconds. The place and the velocity of the end are differentiated in two environments of one scene. Restitution
+and gravity are numbers of a scene: their columns are by central differences of 1e-2. A scene is built for each number
+of steps, and goes back through the steps in some 20 ms each; of the cases that could be stated so,
+those are here that a CPU does in minutes.
 """
 
 import math
@@ -38,7 +41,8 @@ class Spheres:
     PACKAGES = ("genesis-world", "torch")
     CASES = ("grav1d-once", "unit-flight", "off-wall")
     HOW = (
-        "rigid solver, requires_grad, double precision; time constant and damping ratio from e, contact time h^(1/3); backward through all steps; "
+        "rigid solver, requires_grad, double precision; time constant and damping ratio from e, contact time h^(1/3); "
+        "backward through all steps; "
         "columns of e and g by central differences of 1e-2"
     )
 

@@ -1,11 +1,13 @@
-"""jaxsim: floating links of unit mass above its flat terrain, one a coordinate, each with one collidable point at its centre.
+"""jaxsim: floating links of unit mass above its flat terrain, one a coordinate,
+each with one collidable point at its centre.
 
-jaxsim has no restitution. Its soft contact is the model of Hunt and Crossley, whose exponents are set to zero: a linear spring and
-damper that does not pull, whose restitution does not depend on the speed. As for MuJoCo, the ratio of damping is the one of the wanted e and
-the contact takes h^(1/3) seconds; an elastic contact has a damper of 1e-9, since jaxsim divides by it. Plastic cases have no entry: a spring and damper has no
-e = 0; its rigid contact holds a body that has sunk in by a part of a step until the force has lifted it out, and returns NaN as a derivative; its
-relaxed one bounces (`lift` ends 20 % off). Semi-implicit Euler, jaxsim's default; forces come in as forces on links; inertial-fixed velocities, which jaxsim
-recommends for differentiation; double precision; jax through `js.model.step` in a loop.
+jaxsim has no restitution. Its soft contact is the model of Hunt and Crossley, whose exponents are set to zero: a linear
+spring and damper that does not pull, whose restitution does not depend on the speed. As for MuJoCo, the ratio of
+damping is the one of the wanted e and the contact takes h^(1/3) seconds; an elastic contact has a damper of 1e-9, since
+jaxsim divides by it. Plastic cases have no entry: a spring and damper has no e = 0; its rigid contact holds a body that
+has sunk in by a part of a step until the force has lifted it out, and returns NaN as a derivative; its relaxed one
+bounces (`lift` ends 20 % off). Semi-implicit Euler, jaxsim's default; forces come in as forces on links; inertial-fixed
+velocities, which jaxsim recommends for differentiation; double precision; jax through `js.model.step` in a loop.
 """
 
 import dataclasses
@@ -26,7 +28,8 @@ from jaximpact.conformance import JaxMotions, get
 
 PACKAGES = ("jaxsim",)
 HOW = (
-    "js.model.step in a loop, semi-implicit Euler; soft contact with a linear spring and damper from e, contact time h^(1/3); "
+    "js.model.step in a loop, semi-implicit Euler; soft contact with a linear spring and damper from e, contact time "
+    "h^(1/3); "
     "jax.jacfwd"
 )
 FUNCTIONS = {"sin": jnp.sin, "cos": jnp.cos, "sqrt": jnp.sqrt}

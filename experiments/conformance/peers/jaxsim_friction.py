@@ -1,9 +1,11 @@
 """jaxsim with friction: a floating link of unit mass above its flat terrain, with one collidable point.
 
-Contact is that of `jaxsim_contacts`: Hunt and Crossley's model made linear, whose damper gives the wanted e and whose contact takes h^(1/3) seconds; for e = 0 the damping is four
-times the critical one, as for MuJoCo. Friction is jaxsim's own: a spring and damper along the plane, of the same stiffness, whose force is at most mu times the normal one. Its
-collidable points are points of a link; that of a disk or a sphere is put to its lowest point anew at each step, so that it rolls. A block has its point at the centre of
-mass and does not turn. Two angles of a sphere are the sums of its rates, as the case has them. Double precision; jax through `js.model.step` in a loop.
+Contact is that of `jaxsim_contacts`: Hunt and Crossley's model made linear, whose damper gives the wanted e and whose
+contact takes h^(1/3) seconds; for e = 0 the damping is four times the critical one, as for MuJoCo. Friction is jaxsim's
+own: a spring and damper along the plane, of the same stiffness, whose force is at most mu times the normal one. Its
+collidable points are points of a link; that of a disk or a sphere is put to its lowest point anew at each step, so that
+it rolls. A block has its point at the centre of mass and does not turn. Two angles of a sphere are the sums of its
+rates, as the case has them. Double precision; jax through `js.model.step` in a loop.
 """
 
 import dataclasses
@@ -18,7 +20,8 @@ from springs import differentiable_damping_ratio
 from jaximpact.conformance import JaxMotions
 
 HOW = (
-    "js.model.step in a loop, semi-implicit Euler; soft contact with a linear spring and damper from e, contact time h^(1/3), damping 4 for e = 0; "
+    "js.model.step in a loop, semi-implicit Euler; soft contact with a linear spring and damper from e, contact time "
+    "h^(1/3), damping 4 for e = 0; "
     "collidable point of disks and spheres the lowest one of each step; jax.jacfwd"
 )
 PLASTIC = 4.0  # ratio of damping for e = 0

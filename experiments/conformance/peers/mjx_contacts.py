@@ -1,11 +1,11 @@
 """MuJoCo MJX: rigid bodies on slide joints, spheres against planes and spheres, MuJoCo's soft contact.
 
 MuJoCo has no restitution. As its documentation advises for bounces, solref is given in the direct form
-(-stiffness, -damping); solimp near 1 makes the contact that spring and damper. The damping ratio is the one whose bounce
-has the wanted e, and the spring swings for h^(1/3) seconds: as h -> 0 the contact hardens and is resolved by ever more
-steps. The exponent was searched (README): the velocity after a contact depends on where in its step it began, the derivative of that
-goes as h over the square of the contact's time, and has a chance to converge only below an exponent of 1/2.
-Without friction (condim 1). A spring and damper has no
+(-stiffness, -damping); solimp near 1 makes the contact that spring and damper. The damping ratio is the one whose
+bounce has the wanted e, and the spring swings for h^(1/3) seconds: as h -> 0 the contact hardens and is resolved by
+ever more steps. The exponent was searched (README): the velocity after a contact depends on where in its step it began,
+the derivative of that goes as h over the square of the contact's time, and has a chance to converge only below an
+exponent of 1/2. Without friction (condim 1). A spring and damper has no
 e = 0: such cases have no entry here.
 """
 

@@ -1,10 +1,11 @@
 """MuJoCo itself, in C, with finite differences of whole motions: slide joints, MuJoCo's soft contact.
 
-The contact is set up as for MJX (`mjx_contacts`): restitution by a spring and damper in solref's direct form. The Jacobian is by central
-differences. The variant "CHANGE EXPONENT" gives the change of a parameter and the exponent of h that is the contact's time. In the
-table are "1e-5 1/3", a change between the round-off of MuJoCo's contact and the curvature of the motion, which finds the derivative of the
-steps; and "3e-2 1/2", over which many phases of a step at which an impact can happen are passed, which averages the steps away and pays in
-curvature. The exponents are the better ones for each.
+The contact is set up as for MJX (`mjx_contacts`): restitution by a spring and damper in solref's direct form. The
+Jacobian is by central differences. The variant "CHANGE EXPONENT" gives the change of a parameter and the exponent of h
+that is the contact's time. In the table are "1e-5 1/3", a change between the round-off of MuJoCo's contact and the
+curvature of the motion, which finds the derivative of the steps; and "3e-2 1/2", over which many phases of a step at
+which an impact can happen are passed, which averages the steps away and pays in curvature.
+The exponents are the better ones for each.
 """
 
 import math
@@ -42,7 +43,7 @@ class Differences:
 
     def __init__(self, change, exponent):
         self.change, self.exponent = float(change), float(Fraction(exponent))
-        self.HOW = f"mj_step, Euler; solref = (-stiffness, -damping) from e, contact time h^({exponent}); central differences of {change}"
+        self.HOW = f"mj_step, Euler; solref = (-stiffness, -damping) from e, contact time h^({exponent}); central differences of {change}"  # noqa: E501
         bounces = ("grav1d", "grav1d-once", "ball-e0.8", "ball-e0.5", "harm1d", "off-wall")
         self.motions = dict.fromkeys(bounces, self.ball)
         self.motions |= {"unit-flight": self.unit_flight, "two-balls": self.two_balls, "corner": self.corner}

@@ -1,10 +1,13 @@
-"""MuJoCo with friction, in C, with finite differences of whole motions: a sphere on slide joints and hinges before a plane.
+"""MuJoCo with friction, in C, with finite differences of whole motions:
+a sphere on slide joints and hinges before a plane.
 
-Restitution is that of `mujoco_differences`: a spring and damper in solref's direct form, whose contact takes h^(1/3) or h^(1/2) seconds. For e = 0 the damping is four times
-the critical one, which leaves a hundredth of the speed. Friction is MuJoCo's, on an elliptic cone (condim 3, impratio 100, as its documentation advises against
-slip), with a time constant of its own, a third of the contact's time: with that of the normal spring slip does not end within an impact, and with two
-steps, the least, the convex cone throws what slips too far up. Places along the plane and angles count from zero. Two angles of a sphere are the integrals of its rates, as the
-case has them: the sum of steps of a ball joint's. The variant "CHANGE EXPONENT" gives the change of a parameter and the exponent of h that is the contact's time.
+Restitution is that of `mujoco_differences`: a spring and damper in solref's direct form, whose contact takes h^(1/3) or
+h^(1/2) seconds. For e = 0 the damping is four times the critical one, which leaves a hundredth of the speed. Friction
+is MuJoCo's, on an elliptic cone (condim 3, impratio 100, as its documentation advises against slip), with a time
+constant of its own, a third of the contact's time: with that of the normal spring slip does not end within an impact,
+and with two steps, the least, the convex cone throws what slips too far up. Places along the plane and angles count
+from zero. Two angles of a sphere are the integrals of its rates, as the case has them: the sum of steps of a ball
+joint's. The variant "CHANGE EXPONENT" gives the change of a parameter and the exponent of h that is the contact's time.
 """
 
 import math
@@ -26,11 +29,12 @@ PAIR = '<contact><pair geom1="ball" geom2="floor" condim="3" solimp="0.9999 0.99
 
 
 def model(p, h, exponent, *joints):
-    """A sphere of mass 1 on joints, above a plane, and the contact for a step h; made anew, since what MuJoCo computes beforehand follows radius and inertia."""
+    """A sphere of mass 1 on joints, above a plane, and the contact for a step h; made anew, since what MuJoCo computes
+    beforehand follows radius and inertia."""
     inertia = " ".join([str(p.get("I", 1.0))] * 3)
-    option = f'<option timestep="{h}" integrator="Euler" cone="elliptic" impratio="100" gravity="0 0 0"><flag eulerdamp="disable"/></option>'
+    option = f'<option timestep="{h}" integrator="Euler" cone="elliptic" impratio="100" gravity="0 0 0"><flag eulerdamp="disable"/></option>'  # noqa: E501
     body = f'<body>{"".join(joints)}<inertial pos="0 0 0" mass="1" diaginertia="{inertia}"/>'
-    geoms = f'<geom type="sphere" size="{p.get("R", 0.1)}" name="ball"/></body><geom type="plane" size="99 99 1" name="floor"/>'
+    geoms = f'<geom type="sphere" size="{p.get("R", 0.1)}" name="ball"/></body><geom type="plane" size="99 99 1" name="floor"/>'  # noqa: E501
     made = mujoco.MjModel.from_xml_string(f"<mujoco>{option}<worldbody>{body}{geoms}</worldbody>{PAIR}</mujoco>")
     frequency = math.pi / h**exponent
     ratio = PLASTIC if p["e"] <= 0 else damping_ratio(min(p["e"], 1 - 1e-9))
@@ -46,7 +50,8 @@ class Differences(mujoco_differences.Differences):
     def __init__(self, change, exponent):
         self.change, self.exponent = float(change), float(Fraction(exponent))
         self.HOW = (
-            f"mj_step, Euler; solref = (-stiffness, -damping) from e, contact time h^({exponent}), damping 4 for e = 0; elliptic cone, impratio 100, friction within a third of the contact's time; "
+            f"mj_step, Euler; solref = (-stiffness, -damping) from e, contact time h^({exponent}), damping 4 for e = "
+            "0; elliptic cone, impratio 100, friction within a third of the contact's time; "
             f"central differences of {change}"
         )
         self.motions = {"disk-slips": self.disk, "disk-sticks": self.disk, "sphere-slips": self.sphere}

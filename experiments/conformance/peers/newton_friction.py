@@ -1,10 +1,14 @@
-"""Newton with friction: a free sphere above a plane, in XPBD and in its semi-implicit solver. Single precision, Newton's only one.
+"""Newton with friction: a free sphere above a plane, in XPBD and in its semi-implicit solver. Single precision,
+Newton's only one.
 
-Contacts are found anew at each step, as a sphere that turns has its lowest point elsewhere. All columns are by central differences of 1e-2, which are several steps' ways
-wide and far above the round-off: XPBD is not differentiable by Newton's own guide, and the points that the collision finds, on which the torque of friction depends, carry no
-derivative of a `warp.Tape`; all the motions of a Jacobian are worlds of one model. XPBD has a coefficient of restitution; SemiImplicit a spring, and a damper on the way in, as in `newton_particles`, with a
-contact of h^(1/3) seconds, four times the critical damping for e = 0, and friction that grows with slip up to mu times the normal force, at half the rate at which an
-explicit step would overshoot. A block is a sphere of such an inertia that it does not turn. Angles are the sums of rates, as the case has them.
+Contacts are found anew at each step, as a sphere that turns has its lowest point elsewhere. All columns are by central
+differences of 1e-2, which are several steps' ways wide and far above the round-off: XPBD is not differentiable by
+Newton's own guide, and the points that the collision finds, on which the torque of friction depends, carry no
+derivative of a `warp.Tape`; all the motions of a Jacobian are worlds of one model. XPBD has a coefficient of
+restitution; SemiImplicit a spring, and a damper on the way in, as in `newton_particles`, with a contact of h^(1/3)
+seconds, four times the critical damping for e = 0, and friction that grows with slip up to mu times the normal force,
+at half the rate at which an explicit step would overshoot. A block is a sphere of such an inertia that it does not
+turn. Angles are the sums of rates, as the case has them.
 """
 
 import math

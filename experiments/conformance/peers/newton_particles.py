@@ -1,19 +1,20 @@
-"""Newton (Warp, on a CPU): particles, spheres and joints before planes, in its semi-implicit solver, Featherstone's and XPBD. Single precision,
-Newton's only one.
+"""Newton (Warp, on a CPU): particles, spheres and joints before planes, in its semi-implicit solver, Featherstone's and
+XPBD. Single precision, Newton's only one.
 
-**SemiImplicit**, particles, differentiated by `warp.Tape` as in Newton's example `diffsim_ball`: contacts are found once and for all with a
-wide gap and `requires_grad`, the tape holds all steps. A spring, and a damper while the particle comes nearer: its restitution is
-exp(-z acos z / sqrt(1 - z^2)) for the ratio z of damping, whatever the speed, and the contact is given h^(1/3) seconds. It cannot be 0. Stiffness and
-damping are plain numbers in Newton: the column of e is by central differences of 1e-3; all others are the tape's.
+**SemiImplicit**, particles, differentiated by `warp.Tape` as in Newton's example `diffsim_ball`: contacts are found
+once and for all with a wide gap and `requires_grad`, the tape holds all steps. A spring, and a damper while the
+particle comes nearer: its restitution is exp(-z acos z / sqrt(1 - z^2)) for the ratio z of damping, whatever the speed,
+and the contact is given h^(1/3) seconds. It cannot be 0. Stiffness and damping are plain numbers in Newton: the column
+of e is by central differences of 1e-3; all others are the tape's.
 
 **Featherstone**, spheres on prismatic joints, in joint coordinates: the same law of contact, on bodies, the same tape.
 
-**XPBD**, rigid spheres with a coefficient of restitution (`enable_restitution`). Newton's guide to its solvers names XPBD as not
-differentiable, and a tape through it gives what is off by orders of magnitude; all columns are by central differences of 1e-2, which are several
-steps' ways wide and far above the round-off.
+**XPBD**, rigid spheres with a coefficient of restitution (`enable_restitution`). Newton's guide to its solvers names
+XPBD as not differentiable, and a tape through it gives what is off by orders of magnitude; all columns are by central
+differences of 1e-2, which are several steps' ways wide and far above the round-off.
 
-Constant forces are written into the state's forces, once and for all: forces that change in time or with the state have no entry here.
-Of XPBD's cases, which take 2 p + 1 motions each, those are here that a CPU does in minutes.
+Constant forces are written into the state's forces, once and for all: forces that change in time or with the state have
+no entry here. Of XPBD's cases, which take 2 p + 1 motions each, those are here that a CPU does in minutes.
 """
 
 import math
@@ -162,7 +163,7 @@ class Spheres(Particles):
     """Rigid bodies, which XPBD's restitution is meant for."""
 
     CASES, CHANGE = ("grav1d", "grav1d-once", "struck", "unit-flight", "late", "corner", "off-wall", "hop1d"), 1e-2
-    HOW = "SolverXPBD, spheres, single precision; restitution = e; central differences of 1e-2, since XPBD is not differentiable"
+    HOW = "SolverXPBD, spheres, single precision; restitution = e; central differences of 1e-2, since XPBD is not differentiable"  # noqa: E501
 
     def jacobian(self, case, theta, steps):
         return np.stack([self._difference(case, theta, steps, i) for i in range(len(theta))], axis=1)
@@ -183,7 +184,8 @@ class Joints(Particles):
 
     UP = slice(None)
     HOW = (
-        "SolverFeatherstone, spheres on prismatic joints, single precision; spring and damper from e, contact time h^(1/3); warp.Tape; "
+        "SolverFeatherstone, spheres on prismatic joints, single precision; spring and damper from e, contact time "
+        "h^(1/3); warp.Tape; "
         "column of e by central differences of 1e-3"
     )
 

@@ -1,9 +1,11 @@
-"""nimblephysics: spheres on prismatic joints before boxes, contacts as a linear complementarity problem with restitution.
+"""nimblephysics: spheres on prismatic joints before boxes, contacts as a linear
+complementarity problem with restitution.
 
-Settings are nimble's defaults but one: positions are moved by the new velocities (`setParallelVelocityAndPositionUpdates(False)`), which is more
-exact in every case; its correction of penetrations made no difference. The restitution of two bodies is the product of both. The Jacobian of each step is nimble's own
-(`BackpropSnapshot.getStateJacobian`, `getActionJacobian`), forces come in as actions. Restitution and radii are plain numbers in nimble: their
-columns are by central differences of 1e-2, ten steps' ways wide.
+Settings are nimble's defaults but one: positions are moved by the new velocities
+(`setParallelVelocityAndPositionUpdates(False)`), which is more exact in every case; its correction of penetrations made
+no difference. The restitution of two bodies is the product of both. The Jacobian of each step is nimble's own
+(`BackpropSnapshot.getStateJacobian`, `getActionJacobian`), forces come in as actions. Restitution and radii are plain
+numbers in nimble: their columns are by central differences of 1e-2, ten steps' ways wide.
 """
 
 import math
@@ -68,7 +70,7 @@ def pair(radius, e, h):
 
 class Nimble:
     PACKAGES = ("nimblephysics", "numpy")
-    HOW = "World, LCP with restitution, positions by the new velocities; Jacobians of steps by BackpropSnapshot; columns of e and radius by central differences of 1e-2"
+    HOW = "World, LCP with restitution, positions by the new velocities; Jacobians of steps by BackpropSnapshot; columns of e and radius by central differences of 1e-2"  # noqa: E501
 
     def march(self, case, theta, steps, slopes):
         """State (2d,) and derivative (2d, p) at the end."""

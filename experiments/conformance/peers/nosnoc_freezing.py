@@ -1,13 +1,15 @@
 """nosnoc: finite elements with switch detection (FESD), impacts by time-freezing.
 
-A. Nurkanović, T. Sartor, S. Albrecht, M. Diehl, A time-freezing approach for numerical optimal control of nonsmooth differential
-equations with state jumps, IEEE Control Systems Letters 5 (2021) 439-444: behind a wall an auxiliary spring and damper turn the
-velocity over, v to -e v, while the clock stands still, and the impact becomes two switches of a piecewise smooth system. The spring is made
-such that each impact takes TURN of numerical time, whatever e and the speed, so that t1 is reached after t1 + TURN for each impact.
+A. Nurkanović, T. Sartor, S. Albrecht, M. Diehl, A time-freezing approach for numerical optimal control of nonsmooth
+differential equations with state jumps, IEEE Control Systems Letters 5 (2021) 439-444: behind a wall an auxiliary
+spring and damper turn the velocity over, v to -e v, while the clock stands still, and the impact becomes two switches
+of a piecewise smooth system. The spring is made such that each impact takes TURN of numerical time, whatever e and the
+speed, so that t1 is reached after t1 + TURN for each impact.
 
-nosnoc simulates by solving a complementarity problem for each step, and returns no derivative of it. Its equations have one: those that
-hold at the solution, and the variables on their bounds, are differentiated here by the implicit function theorem, step by step. Parameters
-are states that do not change. Walls are straight: behind curved ones the auxiliary motion changes the direction of the impulse.
+nosnoc simulates by solving a complementarity problem for each step, and returns no derivative of it. Its equations have
+one: those that hold at the solution, and the variables on their bounds, are differentiated here by the implicit
+function theorem, step by step. Parameters are states that do not change. Walls are straight: behind curved ones the
+auxiliary motion changes the direction of the impulse.
 """
 
 import ast
@@ -20,10 +22,13 @@ CASES = ("grav1d", "grav1d-once", "harm1d", "moving1d", "struck", "unit-flight",
 CASES += ("ball-e0.8", "ball-e0.5")
 PACKAGES = ("nosnoc", "casadi")
 HOW = (
-    "NosnocSolver step by step, Radau IIA of three stages, two finite elements in ten h, complementarity to 1e-10; impacts by time-freezing; "
+    "NosnocSolver step by step, Radau IIA of three stages, two finite elements in ten h, complementarity to 1e-10; "
+    "impacts by time-freezing; "
     "derivative of its equations by the implicit function theorem"
 )
-STEPS = False  # switches are located wherever they fall: more steps find the same (`off-wall` to 1.9e-7 with 45 and 90), 20 and 10 are too few
+# switches are located wherever they fall: more steps find the same (`off-wall` to 1.9e-7 with 45 and 90), 20 and 10 are
+# too few
+STEPS = False
 TURN = 0.25  # numerical time of an impact
 COMPLEMENTARY = 1e-10
 BOUND = 1e-5  # below which a variable is on its bound: pairs are complementary to 1e-10

@@ -1,14 +1,17 @@
 """nosnoc with friction: impacts by time-freezing, and Coulomb's law as a piecewise smooth system.
 
-Impacts with rebound are those of `nosnoc_freezing`: behind the floor a spring and damper turn the velocity over in a numerical time TURN while the clock stands still. Friction is added
-there: an impact with the approach speed u pushes with (1 + e) u, and the force mu (1 + e) u / TURN against the slip gives the body mu times that, or ends the slip, which is one more
-switch. u is a state, the speed at which the floor is approached before the impact, so that there is one impact. In space slip keeps its direction and, in
-this case, does not end.
+Impacts with rebound are those of `nosnoc_freezing`: behind the floor a spring and damper turn the velocity over in a
+numerical time TURN while the clock stands still. Friction is added there: an impact with the approach speed u pushes
+with (1 + e) u, and the force mu (1 + e) u / TURN against the slip gives the body mu times that, or ends the slip, which
+is one more switch. u is a state, the speed at which the floor is approached before the impact, so that there is one
+impact. In space slip keeps its direction and, in this case, does not end.
 
-Plastic impacts and contact that lasts are as in A. Nurkanović, S. Albrecht, B. Brogliato, M. Diehl, The time-freezing reformulation for numerical optimal control of complementarity
-Lagrangian systems with state jumps, Automatica, arXiv 2111.06759: behind the floor a force PUSH along the normal and mu PUSH against the slip brake a body that sinks, while clock and
-place stand still, and contact is the sliding mode between this motion and the free one. What is behind the floor is told by a copy of the gap that sinks on: the gap itself would stay on
-the border of the regions. In contact the clock is slower than numerical time; the last step is scaled by a state of its own, such that it ends at t1.
+Plastic impacts and contact that lasts are as in A. Nurkanović, S. Albrecht, B. Brogliato, M. Diehl, The time-freezing
+reformulation for numerical optimal control of complementarity Lagrangian systems with state jumps, Automatica, arXiv
+2111.06759: behind the floor a force PUSH along the normal and mu PUSH against the slip brake a body that sinks, while
+clock and place stand still, and contact is the sliding mode between this motion and the free one. What is behind the
+floor is told by a copy of the gap that sinks on: the gap itself would stay on the border of the regions. In contact the
+clock is slower than numerical time; the last step is scaled by a state of its own, such that it ends at t1.
 """
 
 import casadi as ca
@@ -19,7 +22,8 @@ from nosnoc_freezing import TURN, auxiliary_spring, formulas, march, value
 
 FRICTION = True
 HOW = (
-    "NosnocSolver step by step, Radau IIA of three stages, two finite elements in 0.025 s, complementarity to 1e-11, of blocks 1e-12; impacts by time-freezing, with friction in the auxiliary motions; "
+    "NosnocSolver step by step, Radau IIA of three stages, two finite elements in 0.025 s, complementarity to 1e-11, "
+    "of blocks 1e-12; impacts by time-freezing, with friction in the auxiliary motions; "
     "derivative of its equations by the implicit function theorem"
 )
 STEPS = False
@@ -32,7 +36,8 @@ known = {}
 
 
 def mechanics(case):
-    """Symbols q, v, t, theta, the acceleration without contact, normal and tangential directions of acceleration, rate of the gap, slip."""
+    """Symbols q, v, t, theta, the acceleration without contact, normal and tangential directions of acceleration,
+    rate of the gap, slip."""
     d, p = len(case.position), len(case.parameters)
     q, v, t, theta = (ca.SX.sym(name, n) for name, n in (("q", d), ("v", d), ("t", 1), ("theta", p)))
     names = formulas(case, theta) | {"q": q, "v": v, "t": t}
@@ -64,7 +69,8 @@ def bounces(case):
 
 
 def blocks(case):
-    """Free, and braked behind the floor; a copy of the gap stands behind the velocity, and the scale of numerical time at the end."""
+    """Free, and braked behind the floor; a copy of the gap stands behind the velocity,
+    and the scale of numerical time at the end."""
     (q, v, t, theta), names, a, gap, normal, slip, along = mechanics(case)
     copy, scale, rest = ca.SX.sym("copy"), ca.SX.sym("scale"), ca.SX.zeros(theta.numel() + 1)
     rate, mu = normal @ v, names[case.friction[0]]
@@ -98,7 +104,8 @@ def start(case, x, between, last, theta):
 
 
 def until(model, t1, time, y, J):
-    """Steps of LENGTH until the clock, entry ``time`` of the state, shows t1; the last step is scaled by the last entry of the state."""
+    """Steps of LENGTH until the clock, entry ``time`` of the state, shows t1;
+    the last step is scaled by the last entry of the state."""
     one = np.eye(len(y))
     while True:
         new, D = march(model, LENGTH, 1, y, one, **SHARP)

@@ -4,7 +4,8 @@ import math
 
 
 def damping_ratio(e):
-    """Of a spring and damper that lets go where its force vanishes: Schwager & Poeschel, Granular Matter 9 (2007), eq. (21)."""
+    """Of a spring and damper that lets go where its force vanishes: Schwager & Poeschel, Granular Matter 9 (2007), eq.
+    (21)."""
 
     def loss(z):
         root = math.sqrt(1 - z * z)

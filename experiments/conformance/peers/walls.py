@@ -1,8 +1,9 @@
-"""Cases of straight walls, in coordinates that the walls stand still in: what a simulator of points before fixed planes can state.
+"""Cases of straight walls, in coordinates that the walls stand still in:
+what a simulator of points before fixed planes can state.
 
-Coordinate i of a case is replaced by r = sign (q - w(t)), where w is the wall's place: the wall is then the floor r = 0, its place and
-its motion are in the initial data and in the force, and a derivative by them needs no moving geometry. Everything here is arithmetic
-on whatever numbers `theta` holds: floats, dual numbers, symbols.
+Coordinate i of a case is replaced by r = sign (q - w(t)), where w is the wall's place: the wall is then the floor r =
+0, its place and its motion are in the initial data and in the force, and a derivative by them needs no moving geometry.
+Everything here is arithmetic on whatever numbers `theta` holds: floats, dual numbers, symbols.
 """
 
 import ast
@@ -31,10 +32,11 @@ def parsed(text):
 
 
 class Motion:
-    """A case of `WALLS`, for numbers `theta` of any kind; `functions` are their sin and cos, where force or wall want them.
+    """A case of `WALLS`, for numbers `theta` of any kind; `functions` are their sin and cos,
+    where force or wall want them.
 
-    `start` (r, r') at t = 0, both lists; `force(t, r, v)` on the coordinates r, all of unit mass; `end(r, v)` is the answer (q, v);
-    `bounded` are the coordinates that have a wall, r >= 0.
+    `start` (r, r') at t = 0, both lists; `force(t, r, v)` on the coordinates r, all of unit mass; `end(r, v)` is the
+    answer (q, v); `bounded` are the coordinates that have a wall, r >= 0.
     """
 
     def __init__(self, case, theta, functions):

@@ -32,7 +32,8 @@ class Driver:
             raise RuntimeError(f"{name}: {(text.value or b'').decode() or code}")
 
     def context(self) -> ctypes.c_void_p:
-        """Returns the CUDA context that is current in this thread: within a handler that jax calls, the context of jax."""
+        """Returns the CUDA context that is current in this thread: within a handler that jax calls,
+        the context of jax."""
         found = ctypes.c_void_p()
         self("cuCtxGetCurrent", ctypes.byref(found))
         return found
@@ -56,7 +57,8 @@ class Kernel:
         self.functions: dict[int, ctypes.c_void_p] = {}
 
     def check(self, device: int = 0) -> None:
-        """Loads the kernel on the device with this number; raises Unsupported if the driver refuses it, or if it needs too much memory for a lane."""
+        """Loads the kernel on the device with this number; raises Unsupported if the driver refuses it, or if it needs
+        too much memory for a lane."""
         of, context = driver(), ctypes.c_void_p()
         try:
             of("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
@@ -72,7 +74,8 @@ class Kernel:
             raise Unsupported(f"a kernel with {size.value} bytes of memory for each lane")
 
     def function(self) -> ctypes.c_void_p:
-        """Returns the handle of the kernel in the current CUDA context, and loads the kernel there first if necessary."""
+        """Returns the handle of the kernel in the current CUDA context,
+        and loads the kernel there first if necessary."""
         of = driver()
         with _lock:
             key = of.context().value or 0
@@ -84,7 +87,8 @@ class Kernel:
             return self.functions[key]
 
     def launch(self, stream: int, blocks: int, size: int, arguments: Sequence[Any]) -> None:
-        """Launches the kernel on the CUDA stream with the address ``stream``, in ``blocks`` blocks of ``size`` threads each.
+        """Launches the kernel on the CUDA stream with the address ``stream``,
+        in ``blocks`` blocks of ``size`` threads each.
 
         ``arguments``: the kernel's, as ctypes values.
         """

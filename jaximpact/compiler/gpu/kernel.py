@@ -1,4 +1,5 @@
-"""A function of one lane as a kernel of an NVIDIA GPU, with a thread for each lane, from the same LLVM IR that `llvm` emits for CPUs.
+"""A function of one lane as a kernel of an NVIDIA GPU, with a thread for each lane,
+from the same LLVM IR that `llvm` emits for CPUs.
 
 Within a program of XLA it is a custom call whose handler launches the kernel on XLA's stream.
 """
@@ -39,8 +40,9 @@ MAX_POINTERS = 500  # inputs and results: a kernel's arguments take at most 4096
 def over_lanes(one: Any, axes: tuple, given: Sequence[Any] = (), **static: Any) -> Callable:
     """Returns what ``jax.vmap(one, in_axes=axes)`` does, but as one GPU kernel; ``one``: a jitted function of one lane.
 
-    If no operand has a lane axis, the returned function runs one lane, and its results have a lane axis of length 1. ``given``: the sequences that
-    a `stream` in ``one`` reads, one entry per row; ``static``: static arguments of ``one``.
+    If no operand has a lane axis, the returned function runs one lane, and its results have a lane axis of length 1.
+    ``given``: the sequences that a `stream` in ``one`` reads, one entry per row; ``static``:
+    static arguments of ``one``.
 
     Raises:
         Unsupported, ImportError: by the returned function while it is traced, if the kernel cannot be made.
@@ -58,10 +60,12 @@ def over_lanes(one: Any, axes: tuple, given: Sequence[Any] = (), **static: Any) 
 def run_lanes(
     one: Any, leaves: Sequence[Any], carried: Sequence[bool], given: Sequence[Any], structure: Any = None, **static: Any
 ) -> tuple[CompiledFunction, list[Array]]:
-    """Compiles a jitted function of one lane and runs it for all lanes; returns the compiled function and the list of results.
+    """Compiles a jitted function of one lane and runs it for all lanes;
+    returns the compiled function and the list of results.
 
-    ``leaves``: the operands, with a leading lane axis where ``carried`` is true; ``structure``: their pytree, if the function takes one; ``given``
-    and ``static`` as in `over_lanes`. Results have a leading lane axis, followed by an axis of rows if they are rows of a `stream`.
+    ``leaves``: the operands, with a leading lane axis where ``carried`` is true; ``structure``: their pytree, if the
+    function takes one; ``given`` and ``static`` as in `over_lanes`. Results have a leading lane axis, followed by an
+    axis of rows if they are rows of a `stream`.
     """
     lanes = next((x.shape[0] for x, c in zip(leaves, carried, strict=True) if c), 1)
     found = compile_lanes(one, _of_a_lane(leaves, carried, structure), carried, _compile, **static)
@@ -92,7 +96,8 @@ def kernel_of(one: Any, axes: tuple, operands: tuple, **static: Any) -> str:
 
 
 def _of_a_lane(leaves: Sequence[Any], carried: Sequence[bool], structure: Any) -> Any:
-    """Returns the avals of the operands ``leaves`` in one lane, as a list, or as a pytree of this ``structure`` if it is given.
+    """Returns the avals of the operands ``leaves`` in one lane, as a list,
+    or as a pytree of this ``structure`` if it is given.
 
     Operands in the mask ``carried`` lose their lane axis.
     """
@@ -116,7 +121,8 @@ def _compile(closed: Any, carried: Sequence[bool], lanes: int | None) -> NativeP
 
 
 def _emit_kernel(closed: Any, carried: Sequence[bool]) -> tuple[ProgramText, str]:
-    """Returns the LLVM IR and the PTX code of the kernel of a closed jaxpr; ``carried``: mask of the inputs that differ between lanes."""
+    """Returns the LLVM IR and the PTX code of the kernel of a closed jaxpr; ``carried``:
+    mask of the inputs that differ between lanes."""
     variables, constants = program_inputs(closed)
     entries, count = MAX_SCALARS, cost(closed)
     if count > LONG_KERNEL_OPS:
@@ -133,7 +139,8 @@ def _emit_kernel(closed: Any, carried: Sequence[bool]) -> tuple[ProgramText, str
 
 
 def _target(found: CompiledFunction, lanes: int, rows: int, inputs: int, given: int, results: int) -> str:
-    """Returns the name of the FFI target that launches a compiled kernel for this number of ``lanes``, and of ``rows`` of a `stream`.
+    """Returns the name of the FFI target that launches a compiled kernel for this number of ``lanes``,
+    and of ``rows`` of a `stream`.
 
     ``inputs``, ``given``, ``results``: numbers of input arrays, of sequences that the stream reads, and of results.
     """

@@ -21,7 +21,8 @@ _lock = Lock()
 
 
 def compile_kernel(ir: str, name: str) -> str:
-    """Compiles a module of LLVM IR, whose kernel is called ``name``, to PTX; calls of the C library become calls of NVIDIA's library.
+    """Compiles a module of LLVM IR, whose kernel is called ``name``, to PTX;
+    calls of the C library become calls of NVIDIA's library.
 
     Raises:
         Unsupported: a function is missing in NVIDIA's library, or the library is not found.
@@ -72,7 +73,8 @@ def _external(module: Any) -> list:
 
 
 def _link_library(binding: Any, machine: Any, module: Any, functions: list) -> None:
-    """Links NVIDIA's library into ``module``, and defines the missing ``functions`` of the C library as calls of its functions ``__nv_...``."""
+    """Links NVIDIA's library into ``module``, and defines the missing ``functions`` of the C library as calls of its
+    functions ``__nv_...``."""
     lines = []
     for f in functions:
         kind = str(f.global_value_type).partition(" (")[0]
@@ -94,7 +96,8 @@ def _library() -> bytes:
 
 
 def _toolkits() -> Iterator[Path]:
-    """Yields folders in which a CUDA toolkit may be: from environment variables, among Python packages, and in the usual places."""
+    """Yields folders in which a CUDA toolkit may be: from environment variables, among Python packages,
+    and in the usual places."""
     yield from (Path(os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if name in os.environ)
     packages = find_spec("nvidia")
     for place in packages.submodule_search_locations or () if packages else ():

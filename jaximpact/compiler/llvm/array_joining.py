@@ -1,4 +1,5 @@
-"""Rules for primitives that join large arrays, take them apart or repeat them, and for cumulative sums; functions as in `array_rules`."""
+"""Rules for primitives that join large arrays, take them apart or repeat them, and for cumulative sums;
+functions as in `array_rules`."""
 
 from __future__ import annotations
 
@@ -89,7 +90,8 @@ def _tile(e: Any, p: Any, x: LargeArray) -> LargeArray:
 
 
 def _cumulative_rule(name: str, start: Callable[[Any], Any]) -> Callable:
-    """Returns the rule for a cumulative reduction by the primitive ``name``, which begins with the value ``start(dtype)``."""
+    """Returns the rule for a cumulative reduction by the primitive ``name``,
+    which begins with the value ``start(dtype)``."""
 
     def rule(e: Any, p: Any, x: LargeArray) -> LargeArray:
         axis, target = p["axis"], reserve_array(e, x.shape, x.dtype, x.is_vector)

@@ -51,8 +51,9 @@ def _subtract_product(e: Any, target: LargeArray, index: Sequence[LaneValue], x:
 def _row_from(e: Any, n: int, first: LaneValue, body: Callable[[LaneValue, bool], None]) -> None:
     """Emits ``body(i, whole)`` for the entries of a row from number ``first`` to n - 1.
 
-    If ``whole`` is true, the body handles the pack of entries that begins at entry i, else entry i alone. Packs occur in programs of a single lane
-    only. They begin at multiples of their size, so that the first one may begin before ``first``.
+    If ``whole`` is true, the body handles the pack of entries that begins at entry i, else entry i alone. Packs occur
+    in programs of a single lane only. They begin at multiples of their size,
+    so that the first one may begin before ``first``.
     """
     done = n - n % e.pack if e.pack > 1 else 0
     if not done:
@@ -76,7 +77,8 @@ def _row_from(e: Any, n: int, first: LaneValue, body: Callable[[LaneValue, bool]
 
 
 def _cholesky(e: Any, p: Any, x: LargeArray) -> LargeArray:
-    """Rule for the Cholesky factor: right-looking, computed as L' so that the innermost loops run along contiguous rows."""
+    """Rule for the Cholesky factor: right-looking, computed as L' so that the innermost loops
+    run along contiguous rows."""
     if len(x.shape) != 2:
         raise Unsupported("cholesky of a stack of large matrices")
     if e.pack > 1:
@@ -116,10 +118,11 @@ def _cholesky(e: Any, p: Any, x: LargeArray) -> LargeArray:
 
 
 def _cholesky_by_packs(e: Any, x: LargeArray) -> LargeArray:
-    """Cholesky factorisation for a single lane, computed as L' in blocks of rows; a block has as many rows as a pack has entries.
+    """Cholesky factorisation for a single lane, computed as L' in blocks of rows;
+    a block has as many rows as a pack has entries.
 
-    A block is kept in registers while products of earlier rows are subtracted from it. The matrix is padded to a multiple of the block size, with
-    ones on the diagonal.
+    A block is kept in registers while products of earlier rows are subtracted from it. The matrix is padded to a
+    multiple of the block size, with ones on the diagonal.
     """
     w, n, size = e.w, x.shape[0], e.pack
     whole, zero, one = -(-n // size) * size, constant(0, x.dtype), constant(1, x.dtype)
@@ -134,7 +137,8 @@ def _cholesky_by_packs(e: Any, x: LargeArray) -> LargeArray:
     later = lambda i, k: w.op("add", i, long_constant(k)) if k else i
 
     def updated(first: LaneValue, c: LaneValue) -> list[LaneValue]:
-        """Returns the block of rows from row ``first`` on, in the columns of the pack from column c on, less the products of all earlier rows.
+        """Returns the block of rows from row ``first`` on, in the columns of the pack from column c on, less the
+        products of all earlier rows.
 
         The result has a pack for each row.
         """
@@ -189,7 +193,8 @@ def _cholesky_by_packs(e: Any, x: LargeArray) -> LargeArray:
 
 
 def _if_any(e: Any, count: LaneValue, start: list[LaneValue], body: Callable) -> list[LaneValue]:
-    """Emits a branch that runs ``body(start)`` if ``count`` > 0; returns its values, or those of ``start`` if it does not run."""
+    """Emits a branch that runs ``body(start)`` if ``count`` > 0; returns its values,
+    or those of ``start`` if it does not run."""
     w = e.w
     before, inside, after = w.block, w.fresh_name("some"), w.fresh_name("none")
     w.branch(w.op("icmp sgt", count, long_constant(0), dtype=bool), inside, after)
@@ -203,7 +208,8 @@ def _if_any(e: Any, count: LaneValue, start: list[LaneValue], body: Callable) ->
 
 
 def _triangular_solve(e: Any, p: Any, a: LargeArray, b: LargeArray) -> LargeArray:
-    """Rule for a triangular solve by columns of the matrix: as soon as an unknown is computed, it is eliminated from all remaining equations."""
+    """Rule for a triangular solve by columns of the matrix: as soon as an unknown is computed, it is eliminated from
+    all remaining equations."""
     if len(a.shape) != 2:
         raise Unsupported("triangular_solve of a stack of large matrices")
     n, left = a.shape[0], p["left_side"]
@@ -247,10 +253,11 @@ def _triangular_solve(e: Any, p: Any, a: LargeArray, b: LargeArray) -> LargeArra
 def _triangular_solve_by_packs(
     e: Any, a: LargeArray, stored: LargeArray, x: LargeArray, n: int, forward: bool, unit: bool
 ) -> LargeArray:
-    """Solves a triangular system for a single lane and one right side x, by packs along the rows of the ``stored`` matrix, a or its transpose.
+    """Solves a triangular system for a single lane and one right side x, by packs along the rows of the ``stored``
+    matrix, a or its transpose.
 
-    Returns the solution; may overwrite the n entries of x. ``forward``: whether the first unknown is computed first; ``unit``: whether the diagonal
-    of a is 1.
+    Returns the solution; may overwrite the n entries of x. ``forward``: whether the first unknown is computed first;
+    ``unit``: whether the diagonal of a is 1.
     """
     w, dtype, zero = e.w, x.dtype, constant(0, x.dtype)
     sides, found = array_at(e, x.pointer, (n,), dtype, False), reserve_array(e, (n,), dtype, False)
@@ -302,7 +309,8 @@ def _triangular_solve_by_packs(
 
 
 def _lu(e: Any, p: Any, x: LargeArray) -> list[LargeArray]:
-    """Rule for LU with partial pivoting: as soon as a pivot is found, multiples of its row are subtracted from all rows below it.
+    """Rule for LU with partial pivoting: as soon as a pivot is found, multiples of its row are
+    subtracted from all rows below it.
 
     Returns the factors in one matrix, the pivot rows, and the permutation of the rows.
     """
@@ -316,7 +324,8 @@ def _lu(e: Any, p: Any, x: LargeArray) -> list[LargeArray]:
     for_range(e, n, lambda i: store_entry(e, order, [i], vector(narrow(i))))
 
     def largest(k: LaneValue) -> LaneValue:
-        """Returns the number of the row, from row k on, whose entry in column k is largest in magnitude; the first of equal ones."""
+        """Returns the number of the row, from row k on, whose entry in column k is largest in magnitude;
+        the first of equal ones."""
 
         def better(i: LaneValue, best: list[LaneValue]) -> list[LaneValue]:
             size = e.op("abs", None, a.at([i, k]))
@@ -366,9 +375,11 @@ def _lu(e: Any, p: Any, x: LargeArray) -> list[LargeArray]:
 
 
 def _top_k(e: Any, p: Any, x: LargeArray) -> list[LargeArray]:
-    """Rule for the k largest entries of an axis and their indices, by k passes; the first of equal entries comes first, NaN is largest.
+    """Rule for the k largest entries of an axis and their indices, by k passes; the first of equal entries comes first,
+    NaN is largest.
 
-    An integer key holds the value and the index of an entry: all keys differ, and a pass finds the largest key below that of the previous pass.
+    An integer key holds the value and the index of an entry: all keys differ, and a pass finds the largest key below
+    that of the previous pass.
     """
     if len(x.shape) != 1 or x.dtype != np.float32:
         raise Unsupported("top_k but of one axis in single precision")
@@ -408,7 +419,8 @@ def _top_k(e: Any, p: Any, x: LargeArray) -> list[LargeArray]:
 
 
 def _top_k_by_packs(e: Any, x: LargeArray, key: Callable, count: int) -> list[LargeArray]:
-    """Computes what `_top_k` does, for a single lane, by passes over packs of keys; the last pack is padded with the smallest key.
+    """Computes what `_top_k` does, for a single lane, by passes over packs of keys;
+    the last pack is padded with the smallest key.
 
     ``key``: function from an index to the key of the entry; ``count``: number of entries to find.
     """
@@ -439,7 +451,8 @@ def _top_k_by_packs(e: Any, x: LargeArray, key: Callable, count: int) -> list[La
 
 
 def _sort(e: Any, p: Any, *arrays: LargeArray) -> list[LargeArray]:
-    """Rule for a stable sort of one axis by one key, NaN last: the new place of an entry is the number of entries that come before it."""
+    """Rule for a stable sort of one axis by one key, NaN last: the new place of an entry is the number of
+    entries that come before it."""
     key, w = arrays[0], e.w
     if len(key.shape) != 1 or p["num_keys"] != 1:
         raise Unsupported("sort of large arrays but of one axis by one key")
@@ -472,7 +485,8 @@ def _sort(e: Any, p: Any, *arrays: LargeArray) -> list[LargeArray]:
 
 
 def _comes_before(e: Any, y: LaneValue, one: LaneValue, here: LaneValue, there: LaneValue) -> LaneValue:
-    """Emits the test whether the entry y, at the place ``here``, comes before the entry ``one``, at the place ``there``, in the sorted order."""
+    """Emits the test whether the entry y, at the place ``here``, comes before the entry ``one``, at the place
+    ``there``, in the sorted order."""
     both = lambda x, y: e.op_of("and", None, [x, y])
     either = lambda x, y: e.op_of("or", None, [x, y])
     less, same = e.op_of("lt", None, [y, one]), e.op_of("eq", None, [y, one])

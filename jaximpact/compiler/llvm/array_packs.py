@@ -1,4 +1,5 @@
-"""Products and reductions of large arrays of a single lane, in loops over packs: vectors of consecutive entries (`packs`).
+"""Products and reductions of large arrays of a single lane, in loops over packs:
+vectors of consecutive entries (`packs`).
 
 In all signatures ``e`` is the emitter; results are written into the array ``target``.
 """
@@ -43,11 +44,12 @@ Index = list[LaneValue]
 def product_by_packs(
     e: Any, x: LargeArray, y: LargeArray, target: LargeArray, batch: int, rows: int, inner: Sequence[int]
 ) -> LargeArray:
-    """Emits the product of x (batch, rows, inner) and y (batch, inner, columns), summed over inner; returns it, (batch, rows, columns).
+    """Emits the product of x (batch, rows, inner) and y (batch, inner, columns), summed over inner; returns it,
+    (batch, rows, columns).
 
-    Each of these names stands for a group of axes: ``batch`` and ``rows`` are the numbers of axes in their groups, ``inner`` has the sizes of the
-    axes that are summed over. Packs lie along the last axis of the columns or of the rows, which computes several sums at once, or else along the
-    last inner axis.
+    Each of these names stands for a group of axes: ``batch`` and ``rows`` are the numbers of axes in their groups,
+    ``inner`` has the sizes of the axes that are summed over. Packs lie along the last axis of the columns or of the
+    rows, which computes several sums at once, or else along the last inner axis.
     """
     split, terms = batch + rows, len(inner)
     columns = len(target.shape) - split
@@ -76,7 +78,8 @@ def product_by_packs(
 def _sums_along(
     e: Any, x: LargeArray, y: LargeArray, target: LargeArray, axes: tuple[int, int], inner: Sequence[int]
 ) -> None:
-    """Emits the product of x and y as `product_by_packs`, with a pack of sums along the last axis of y: entries of x times packs of y.
+    """Emits the product of x and y as `product_by_packs`, with a pack of sums along the last axis of y:
+    entries of x times packs of y.
 
     ``axes``: number of batch axes, and number of batch axes and row axes together.
     """
@@ -87,7 +90,8 @@ def _sums_along(
     short = [m // count if i == row else m for i, m in enumerate(shape[:-1])]
 
     def body(index: Index, j: LaneValue, whole: int) -> None:
-        """Emits the entries of several rows of the product, in the columns of ``whole`` packs from column j on, or in column j alone if it is 0."""
+        """Emits the entries of several rows of the product, in the columns of ``whole`` packs from column j on, or in
+        column j alone if it is 0."""
         lines = [[_several(e, i, count, k) if a == row else i for a, i in enumerate(index)] for k in range(count)]
         places = [w.op("add", j, long_constant(k * e.pack)) if k else j for k in range(max(whole, 1))]
 
@@ -120,7 +124,8 @@ def _sums_along(
 
 
 def _several(e: Any, i: LaneValue, count: int, k: int) -> LaneValue:
-    """Returns the number i * count + k of a row: the k-th one of the ``count`` rows that iteration i of a loop computes together."""
+    """Returns the number i * count + k of a row: the k-th one of the ``count`` rows that iteration i
+    of a loop computes together."""
     place = e.w.op("mul", i, long_constant(count)) if count > 1 else i
     return e.w.op("add", place, long_constant(k)) if k else place
 
@@ -128,7 +133,8 @@ def _several(e: Any, i: LaneValue, count: int, k: int) -> LaneValue:
 def _sums_of_packs(
     e: Any, x: LargeArray, y: LargeArray, target: LargeArray, axes: tuple[int, int], inner: Sequence[int]
 ) -> None:
-    """Emits the same product as `_sums_along`, one sum at a time, by packs of terms along the last inner axis if both operands have such packs."""
+    """Emits the same product as `_sums_along`, one sum at a time, by packs of terms along the last inner axis if both
+    operands have such packs."""
     (batch, split), w = axes, e.w
     columns = len(target.shape) - split
     last = [*range(batch), *range(batch + len(inner), batch + len(inner) + columns), *range(batch, batch + len(inner))]
@@ -172,7 +178,8 @@ def _adder(w: Any) -> Callable[[LaneValue, LaneValue], LaneValue]:
 def reduce_by_packs(
     e: Any, name: str, x: LargeArray, target: LargeArray, kept: Sequence[int], axes: Sequence[int], first: LaneValue
 ) -> LargeArray:
-    """Emits the reduction of x over ``axes`` by the primitive ``name`` into ``target``, by packs along the last axis of x; returns ``target``.
+    """Emits the reduction of x over ``axes`` by the primitive ``name`` into ``target``,
+    by packs along the last axis of x; returns ``target``.
 
     ``kept``: the axes of x that are not reduced; ``first``: value that every reduction starts from.
     """
@@ -184,7 +191,8 @@ def reduce_by_packs(
         return _sums_of_few(e, combine, x, target, n, first)
 
     def over(where: dict, now: list[LaneValue], body: Callable, depth: int = 0) -> list[LaneValue]:
-        """Emits ``now = body(where, now)`` in loops over all reduced axes but the last axis of x; ``where`` maps axes to indices.
+        """Emits ``now = body(where, now)`` in loops over all reduced axes but the last axis of x;
+        ``where`` maps axes to indices.
 
         ``depth``: number of these axes that have a loop already.
         """
@@ -231,7 +239,8 @@ def reduce_by_packs(
 
 
 def _sums_of_few(e: Any, combine: Callable, x: LargeArray, target: LargeArray, n: int, first: LaneValue) -> LargeArray:
-    """Emits the reduction by ``combine`` of an array along its last axis, if this has few entries n; a pack holds consecutive results.
+    """Emits the reduction by ``combine`` of an array along its last axis, if this has few entries n;
+    a pack holds consecutive results.
 
     ``first``: value that every reduction starts from. Returns ``target``.
     """
@@ -259,8 +268,8 @@ def _sums_of_few(e: Any, combine: Callable, x: LargeArray, target: LargeArray, n
 
 
 def pick_entries(e: Any, x: LargeArray, table: np.ndarray, passing: bool) -> LargeArray:
-    """Returns entries of a stored array of a single lane, in the shape of ``table``, which holds their positions in C order; a new array in memory,
-    or with ``passing`` a lazy one.
+    """Returns entries of a stored array of a single lane, in the shape of ``table``, which holds their positions in C
+    order; a new array in memory, or with ``passing`` a lazy one.
     """
     places, source = embed_constant(e, table.ravel()), flat_view(e, x)
     whole = memory_dtype(x.dtype).itemsize in (4, 8)
@@ -282,7 +291,8 @@ def pick_entries(e: Any, x: LargeArray, table: np.ndarray, passing: bool) -> Lar
 
 
 def arg_extreme(e: Any, better: str, x: LargeArray, axis: int, dtype: Any) -> LargeArray:
-    """Emits argmax or argmin along an axis: the index of the entry that is best by the comparison ``better``, "gt" or "lt".
+    """Emits argmax or argmin along an axis: the index of the entry that is best by the comparison ``better``,
+    "gt" or "lt".
 
     The first of equal entries is best; NaN is better than all other numbers. ``dtype``: that of the result.
     """

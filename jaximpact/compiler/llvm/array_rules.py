@@ -1,4 +1,5 @@
-"""Rules for primitives on large arrays: functions (emitter ``e``, parameters ``p`` of the equation, operands) -> results."""
+"""Rules for primitives on large arrays: functions (emitter ``e``, parameters ``p`` of the
+equation, operands) -> results."""
 
 from __future__ import annotations
 
@@ -153,9 +154,11 @@ def _window_index(
     e: Any, x: LargeArray, sizes: Sequence[int], axes: Sequence[int], indices: LargeArray, batched: tuple, kept: tuple,
     index: Sequence[LaneValue],
 ) -> tuple[list, Any]:  # fmt: skip
-    """Returns the index in x that belongs to an entry of a gather's result or a scatter's updates, and whether its window lies within x.
+    """Returns the index in x that belongs to an entry of a gather's result or a scatter's updates,
+    and whether its window lies within x.
 
-    The second is a mask, or None if the window always lies within x. The window's start is clamped, so that the index is valid in any case.
+    The second is a mask, or None if the window always lies within x. The window's start is clamped,
+    so that the index is valid in any case.
 
     Args:
         sizes: sizes of the window along the axes of x.
@@ -214,7 +217,8 @@ def _gather(e: Any, p: Any, x: LargeArray, indices: LargeArray, passing: bool = 
 
 
 def _scatter_rule(name: str) -> Callable:
-    """Returns the rule for a scatter that combines old and new entries by the primitive ``name``, or overwrites them if it is empty."""
+    """Returns the rule for a scatter that combines old and new entries by the primitive ``name``,
+    or overwrites them if it is empty."""
 
     def rule(e: Any, p: Any, x: LargeArray, indices: LargeArray, updates: LargeArray) -> LargeArray:
         if not name and not replaces_entries(p):
@@ -245,7 +249,8 @@ def _scatter_rule(name: str) -> Callable:
 
 
 def _dot_general(e: Any, p: Any, x: LargeArray, y: LargeArray) -> LargeArray:
-    """Rule for products; several sums are accumulated at a time, along the last free axis of the first operand, or else of the second."""
+    """Rule for products; several sums are accumulated at a time, along the last free axis of the first operand,
+    or else of the second."""
     (contract_x, contract_y), (batch_x, batch_y) = p["dimension_numbers"]
     order_x, rows = arrange_axes(x, batch_x, contract_x, True)
     order_y, columns = arrange_axes(y, batch_y, contract_y, False)
@@ -319,7 +324,8 @@ def _as_it_lies(e: Any, x: LargeArray) -> LargeArray:
 
 
 def _elementwise(e: Any, eqn: Any, inputs: Sequence[LargeArray], passing: bool) -> LargeArray:
-    """Emits an elementwise primitive; ``passing``: the result is read only once, and is a lazy array, which needs no memory."""
+    """Emits an elementwise primitive; ``passing``: the result is read only once, and is a lazy array,
+    which needs no memory."""
     shape, dtype = eqn.outvars[0].aval.shape, eqn.outvars[0].aval.dtype
     name, params = eqn.primitive.name, eqn.params
     several = [x for x in inputs if x.size != 1]
@@ -356,7 +362,8 @@ def _has_packs(x: LargeArray) -> bool:
 
 
 def _operand(x: LargeArray, index: Sequence[LaneValue], whole: bool) -> LaneValue:
-    """Reads what an elementwise operation needs of its operand x for the entry ``index`` of the result, or for the pack of entries from there on.
+    """Reads what an elementwise operation needs of its operand x for the entry ``index`` of the result, or for the pack
+    of entries from there on.
 
     ``whole``: whether it is for a pack. The value is a pack then, or one entry if x is constant along the last axis.
     """
@@ -364,7 +371,8 @@ def _operand(x: LargeArray, index: Sequence[LaneValue], whole: bool) -> LaneValu
 
 
 def _outer_product(e: Any, p: Any, x: LargeArray, y: LargeArray) -> LargeArray:
-    """Returns a product without sums as a lazy array: its entries are computed when they are read, which happens only once."""
+    """Returns a product without sums as a lazy array: its entries are computed when they are read,
+    which happens only once."""
     (_, _), (batch_x, batch_y) = p["dimension_numbers"]
     free_x, free_y = ([i for i in range(len(z.shape)) if i not in b] for z, b in ((x, batch_x), (y, batch_y)))
     order_x, order_y = [*batch_x, *free_x], [*batch_y, *free_y]
@@ -397,8 +405,8 @@ def _elementwise_by_packs(
 ) -> LargeArray:
     """Emits an elementwise primitive of a single lane, in loops over packs of the result.
 
-    If all operands have the result's shape and can be read in C order, a single loop runs over all entries: rows of two, as of positions in the
-    plane, fill no pack.
+    If all operands have the result's shape and can be read in C order, a single loop runs over all entries: rows of
+    two, as of positions in the plane, fill no pack.
     """
     found = target = reserve_array(e, shape, dtype, False)
     alone = {id(x): x.at([long_constant(0)] * len(x.shape)) for x in inputs if x.size == 1}
@@ -418,16 +426,16 @@ def _elementwise_by_packs(
 
 
 RULES: dict[str, Callable] = {
-    "broadcast_in_dim": _broadcast, "transpose": _transpose, "slice": _slice, "rev": _reverse, "split": _split, "iota": _iota,
-    "reshape": _reshape_rule(lambda p, x: p["new_sizes"]), "squeeze": _reshape_rule(_squeezed_shape),
+    "broadcast_in_dim": _broadcast, "transpose": _transpose, "slice": _slice, "rev": _reverse, "split": _split,
+    "iota": _iota, "reshape": _reshape_rule(lambda p, x: p["new_sizes"]), "squeeze": _reshape_rule(_squeezed_shape),
     "expand_dims": _reshape_rule(lambda p, x: np.expand_dims(np.empty(x.shape, bool), p["dimensions"]).shape),
     "pad": _pad, "dynamic_slice": _dynamic_slice, "dynamic_update_slice": _dynamic_update_slice,
-    "dot_general": _dot_general, "reduce_sum": _reduce_rule("add", lambda dtype: 0), "reduce_prod": _reduce_rule("mul", lambda dtype: 1),
-    "reduce_max": _reduce_rule("max", smallest_value), "reduce_min": _reduce_rule("min", largest_value),
-    "reduce_or": _reduce_rule("or", smallest_value), "reduce_and": _reduce_rule("and", largest_value), 
-    "argmin": lambda e, p, x: arg_extreme(e, "lt", x, p["axes"][0], p["index_dtype"]),
-    "argmax": lambda e, p, x: arg_extreme(e, "gt", x, p["axes"][0], p["index_dtype"]),
-    "gather": _gather, "scatter": _scatter_rule(""),
+    "dot_general": _dot_general, "reduce_sum": _reduce_rule("add", lambda dtype: 0),
+    "reduce_prod": _reduce_rule("mul", lambda dtype: 1), "reduce_max": _reduce_rule("max", smallest_value),
+    "reduce_min": _reduce_rule("min", largest_value), "reduce_or": _reduce_rule("or", smallest_value),
+    "reduce_and": _reduce_rule("and", largest_value), "argmin": lambda e, p,
+    x: arg_extreme(e, "lt", x, p["axes"][0], p["index_dtype"]), "argmax": lambda e, p,
+    x: arg_extreme(e, "gt", x, p["axes"][0], p["index_dtype"]), "gather": _gather, "scatter": _scatter_rule(""),
 }  # fmt: skip
 RULES |= {f"scatter{mark}{name}": _scatter_rule(name) for name in ("add", "sub", "mul", "min", "max") for mark in "-_"}
 RULES |= MATRIX_RULES | JOINING_RULES

@@ -1,7 +1,8 @@
 """Large arrays, which are not taken apart into scalars: loops run over their entries.
 
-A *lazy* array is a function from indices to entries, so that slicing, transposing and the like emit nothing until an entry is read. A *stored* one
-lies in memory; results of arithmetic are stored in scratch memory. In all signatures ``e`` is the emitter.
+A *lazy* array is a function from indices to entries, so that slicing, transposing and the like emit nothing until an
+entry is read. A *stored* one lies in memory; results of arithmetic are stored in scratch memory.
+In all signatures ``e`` is the emitter.
 """
 
 from __future__ import annotations
@@ -28,13 +29,15 @@ class LargeArray:
         is_vector: whether entries differ between lanes, and are vectors.
         at: function from an index to an entry; it emits the load or the computation.
         pointer: address, in C order, if the array is stored, else empty.
-        pack_at: in programs of a single lane, function from an index to the pack of entries from that index on along the last axis; None if there is
-            no cheap way to read packs.
-        flipped: for a lower triangular factor of which only the transpose is stored, this transpose. It may have further rows and columns. Of its
-            entries before the diagonal only those in the same pack as a diagonal entry are zeros; the others have no meaning.
+        pack_at: in programs of a single lane, function from an index to the pack of entries from that index on along
+            the last axis; None if there is no cheap way to read packs.
+        flipped: for a lower triangular factor of which only the transpose is stored, this transpose. It may have
+            further rows and columns. Of its entries before the diagonal only those in the same pack as a diagonal entry
+            are zeros; the others have no meaning.
         source: for an array with permuted axes, the original array and the permutation.
         known: for a constant, its entries.
-        in_line: for a lazy array of several axes whose entries can be read in C order, an array of them with one axis; else None.
+        in_line: for a lazy array of several axes whose entries can be read in C order, an array of them with one axis;
+            else None.
     """
 
     shape: tuple[int, ...]
@@ -56,7 +59,8 @@ class LargeArray:
 
 
 class ProgramInput(NamedTuple):
-    """An input of the program: its pointer in the IR, its aval in one lane, and whether it differs between lanes (``is_vector``)."""
+    """An input of the program: its pointer in the IR, its aval in one lane,
+    and whether it differs between lanes (``is_vector``)."""
 
     pointer: str
     aval: Any
@@ -69,7 +73,8 @@ def long_constant(i: int) -> LaneValue:
 
 
 def flat_index(e: Any, shape: Sequence[int], index: Sequence[LaneValue]) -> LaneValue:
-    """Returns the position in C order of the entry ``index`` of an array of this shape; adds constant parts at compile time."""
+    """Returns the position in C order of the entry ``index`` of an array of this shape;
+    adds constant parts at compile time."""
     fixed, variable = 0, None
     for k, i in enumerate(index):
         step = math.prod(shape[k + 1 :])
@@ -98,7 +103,8 @@ def counted_loop(
     first: LaneValue | None = None,
     end: LaneValue | None = None,
 ) -> list[LaneValue]:
-    """Emits a loop ``carry = body(i, carry)`` for i from ``first`` (default 0, must be < n) to n - 1, and returns the last carry.
+    """Emits a loop ``carry = body(i, carry)`` for i from ``first`` (default 0, must be < n) to n - 1,
+    and returns the last carry.
 
     ``end``: a number that replaces n if this is known at run time only; it must be > 0.
     """
@@ -140,8 +146,9 @@ def for_each_index(e: Any, shape: Sequence[int], body: Callable[[list[LaneValue]
 def for_each_pack(e: Any, shape: Sequence[int], has_packs: bool, body: Callable[[list[LaneValue], bool], None]) -> None:
     """Emits ``body(index, whole)`` in loops over the entries of arrays of the given shape.
 
-    If ``whole`` is true, the body handles the pack of entries from the index on along the last axis, else the entry alone. Packs occur in programs of
-    a single lane only, and only if the arrays that the body reads have packs (``has_packs``).
+    If ``whole`` is true, the body handles the pack of entries from the index on along the last axis, else the entry
+    alone. Packs occur in programs of a single lane only, and only if the arrays that the body
+    reads have packs (``has_packs``).
     """
     n = shape[-1] if shape else 1
     packs_of = n // e.pack if e.pack > 1 and has_packs else 0
@@ -190,7 +197,8 @@ def read(x: LargeArray, index: Sequence[LaneValue], whole: bool) -> LaneValue:
 
 
 def packs_at(x: LargeArray, pick: Callable[[Sequence[LaneValue]], list[LaneValue]]) -> Callable | None:
-    """Returns the function `LargeArray.pack_at` of a view of x, given ``pick`` from an index of the view to that of x; None if x has no packs."""
+    """Returns the function `LargeArray.pack_at` of a view of x, given ``pick`` from an index of the view to that of x;
+    None if x has no packs."""
     read_pack = x.pack_at
     return None if read_pack is None else lambda index: read_pack(pick(index))
 
@@ -254,7 +262,8 @@ def reserve_array(e: Any, shape: Sequence[int], dtype: Any, is_vector: bool) -> 
 
 
 def store_entry(e: Any, target: LargeArray, index: Sequence[LaneValue], x: LaneValue) -> None:
-    """Emits ``target[index] = x``, for an entry or a pack x; with a store for each lane if the index differs between lanes."""
+    """Emits ``target[index] = x``, for an entry or a pack x; with a store for each lane if the
+    index differs between lanes."""
     w, place = e.w, flat_index(e, target.shape, index)
     x = w.as_vector(x) if target.is_vector else x  # of a single lane a vector is a pack
     if not place.is_vector:
@@ -291,7 +300,8 @@ def copy_array(e: Any, target: LargeArray, x: LargeArray, where: LaneValue | Non
 
 
 def transpose_into(e: Any, target: LargeArray, x: LargeArray, lower: bool = False) -> None:
-    """Emits the copy of the transpose of a matrix x, in a program of a single lane, into the upper left corner of ``target``, block by block.
+    """Emits the copy of the transpose of a matrix x, in a program of a single lane, into the upper left corner of
+    ``target``, block by block.
 
     ``lower``: only the lower triangle of x is needed.
     """
@@ -359,7 +369,8 @@ def _stored_packs(e: Any, x: Value) -> LargeArray:
 
 
 def store_packs(e: Any, pointer: str, x: Value) -> None:
-    """Emits the stores of an array of scalars of a single lane from ``pointer`` on; the last pack, if not full, may write beyond the end."""
+    """Emits the stores of an array of scalars of a single lane from ``pointer`` on; the last pack, if not full,
+    may write beyond the end."""
     w, flat = e.w, list(x.flat)
     for first in range(0, x.size, w.width):
         part = flat[first : first + w.width]
@@ -421,7 +432,8 @@ def leading_slice(e: Any, x: LargeArray, i: LaneValue) -> LargeArray:
 
 
 def read_input(e: Any, source: ProgramInput) -> Value:
-    """Returns a program input as a value: a small one is loaded now, as scalars, a large one entry by entry where it is used."""
+    """Returns a program input as a value: a small one is loaded now, as scalars,
+    a large one entry by entry where it is used."""
     w, aval = e.w, source.aval
     if not source.is_vector:
         return scalars_if_small(e, array_at(e, source.pointer, aval.shape, aval.dtype, False))

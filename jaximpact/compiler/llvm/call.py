@@ -1,4 +1,5 @@
-"""Calls of native code: a jax function of one lane, traced and compiled once for each shape of its arguments, run for many lanes."""
+"""Calls of native code: a jax function of one lane, traced and compiled once for each shape of its arguments,
+run for many lanes."""
 
 from __future__ import annotations
 
@@ -49,14 +50,16 @@ from .optimized_later import wait_for_optimized
 from .program_key import program_key
 
 _lock = Lock()
-# Compiled functions, or why there is none, by jaxpr and mask of varying operands. jax keeps the jaxpr of a function and its shapes.
+# Compiled functions, or why there is none, by jaxpr and mask of varying operands. jax keeps the jaxpr of a function and
+# its shapes.
 _by_jaxpr: WeakKeyDictionary[Any, dict] = WeakKeyDictionary()
 # the same functions by what a call knows before it is traced
 _by_call: WeakValueDictionary[Any, CompiledFunction] = WeakValueDictionary()
 
 
 class NativeProgram(NamedTuple):
-    """A compiled program: its machine code or GPU kernel, its text, and the closed-over arrays that are its last inputs.
+    """A compiled program: its machine code or GPU kernel, its text, and the closed-over
+    arrays that are its last inputs.
 
     ``in_turn``: whether it is one of a single lane, to be run for one lane after the other.
     """
@@ -104,7 +107,8 @@ class CompiledFunction:
     def launch(self, leaves: Sequence, carried: Sequence[bool], lanes: int, given: Sequence = ()) -> list[np.ndarray]:
         """Runs all lanes on the operands ``leaves``, and returns results with a leading lane axis.
 
-        ``carried``: mask of the operands with a leading lane axis; ``given``: the sequences that a `stream` reads, one entry per row.
+        ``carried``: mask of the operands with a leading lane axis; ``given``: the sequences that a `stream` reads,
+        one entry per row.
         """
         if self.program.in_turn and any(carried):
             alone = ([x[i] if c else x for x, c in zip(leaves, carried, strict=True)] for i in range(lanes))
@@ -144,7 +148,8 @@ class CompiledFunction:
         ]
 
     def _layout(self, operands: Sequence[np.ndarray], carried: Sequence[bool], lanes: int, rows: int) -> Layout:
-        """Divides one allocation among scratch memory, small operands and results: one for each would take longer than many a program."""
+        """Divides one allocation among scratch memory, small operands and results:
+        one for each would take longer than many a program."""
         padded, end = self.padded_count(lanes), 64 + int(self.program.text.work)
 
         def reserve(size: int, dtype: np.dtype) -> int:
@@ -176,16 +181,18 @@ class CompiledFunction:
 class BoundCall:
     """A program bound to arrays in memory, for many cheap calls.
 
-    A call ``bound(*numbers, rows=0)`` takes a few indices; the program then runs on the entries of some of the arrays at these indices.
+    A call ``bound(*numbers, rows=0)`` takes a few indices; the program then runs on the entries of some
+    of the arrays at these indices.
 
     Args:
         function: the compiled function.
-        operands: for each operand, a pair of an array in the program's layout, and which of the call's indices (0, 1, ...) selects the operand along
-            the array's first axis; None if the whole array is the operand.
+        operands: for each operand, a pair of an array in the program's layout, and which of the call's indices (0,
+            1, ...) selects the operand along the array's first axis; None if the whole array is the operand.
         results: arrays (size, whole) to write to.
         whole: number of lanes with padding.
         numbers: how many indices a call has.
-        given: such pairs for the sequences that a `stream` in the function reads; it reads them from the entry at the call's index on.
+        given: such pairs for the sequences that a `stream` in the function reads;
+            it reads them from the entry at the call's index on.
     """
 
     def __init__(
@@ -238,7 +245,8 @@ def compile_lanes(
         one: the function, as `jax.jit` returns it.
         members: its operands in one lane, or their avals.
         carried: mask of the operands' leaves that differ between lanes.
-        compiler: ``compiler(closed, carried, lanes)`` makes the `NativeProgram` of a closed jaxpr; None for one that compiles for this processor.
+        compiler: ``compiler(closed, carried, lanes)`` makes the `NativeProgram` of a closed jaxpr; None for one that
+            compiles for this processor.
         lanes: how many lanes the first call has, if it is known.
         static: its static arguments.
 
@@ -269,10 +277,11 @@ def compile_lanes(
 
 
 def over_lanes(one: Any, axes: tuple, given: Sequence[np.ndarray] = (), **static: Any) -> Callable:
-    """Returns what ``jax.vmap(one, in_axes=axes)`` does, but as native code: a function of all lanes that returns numpy arrays.
+    """Returns what ``jax.vmap(one, in_axes=axes)`` does, but as native code:
+    a function of all lanes that returns numpy arrays.
 
-    If no operand has a lane axis, the function runs one lane, and results have a lane axis of length 1. ``given``: the sequences that a `stream` in
-    ``one`` reads, one entry per row.
+    If no operand has a lane axis, the function runs one lane, and results have a lane axis of length 1. ``given``: the
+    sequences that a `stream` in ``one`` reads, one entry per row.
 
     Raises:
         Unsupported, ImportError: by the returned function, as `compile_lanes`.
@@ -307,14 +316,16 @@ def _is_none(x: Any) -> bool:
 def _carried_leaves(prefix: Any, marks: tuple, structure: Any) -> tuple[bool, ...]:
     """Returns the mask of the operands' leaves that have a lane axis; cached by tree structure.
 
-    ``prefix``, ``marks``: structure and leaves (0 or None) of the axes, a prefix tree of the operands; ``structure``: that of the operands.
+    ``prefix``, ``marks``: structure and leaves (0 or None) of the axes, a prefix tree of the operands; ``structure``:
+    that of the operands.
     """
     operands = jax.tree.unflatten(structure, range(structure.num_leaves))
     return tuple(jax.tree.leaves(carried_axes(jax.tree.unflatten(prefix, marks), operands)))
 
 
 def compile_or_in_turn(closed: Any, carried: Sequence[bool], lanes: int | None) -> NativeProgram:
-    """Compiles as `_compile`, but instead of a long program of many lanes one of a single lane, if its arrays lie side by side: it is much shorter."""
+    """Compiles as `_compile`, but instead of a long program of many lanes one of a single lane, if its arrays lie side
+    by side: it is much shorter."""
     long = any(carried) and shared_cost(closed, MAX_SCALARS) > MAX_OPS_OF_MANY_LANES
     if long and _entries_side_by_side(closed) > 1:
         return _compile(closed, [False] * len(carried), 1)._replace(in_turn=True)
@@ -322,7 +333,8 @@ def compile_or_in_turn(closed: Any, carried: Sequence[bool], lanes: int | None) 
 
 
 def _entries_side_by_side(closed: Any) -> int:
-    """Returns how many entries of an array an instruction computes in a program of a single lane; 1 where arrays are mostly small or sparse."""
+    """Returns how many entries of an array an instruction computes in a program of a single lane; 1 where arrays are
+    mostly small or sparse."""
     variables, _ = program_inputs(closed)
     real = [v.aval.dtype.itemsize for v in variables if v.aval.dtype.kind == "f"]
     # not with joints, whose matrices are mostly zeros, which scalars leave out
@@ -334,7 +346,8 @@ def _entries_side_by_side(closed: Any) -> int:
 def _compile(closed: Any, carried: Sequence[bool], lanes: int | None) -> NativeProgram:
     """Emits and compiles a closed jaxpr for this processor, or loads its program from the cache.
 
-    ``carried``: mask of the inputs that differ between lanes; if any does, the program works on vectors of lanes. ``lanes``: as in `compile_lanes`.
+    ``carried``: mask of the inputs that differ between lanes; if any does, the program works on vectors of lanes.
+    ``lanes``: as in `compile_lanes`.
     """
     many = any(carried)
     variables, constants = program_inputs(closed)
@@ -346,7 +359,8 @@ def _compile(closed: Any, carried: Sequence[bool], lanes: int | None) -> NativeP
         max_scalars, count = MAX_SCALARS_IN_LONG_PROGRAMS, shared_cost(closed, MAX_SCALARS_IN_LONG_PROGRAMS)
     if count > most:
         raise Unsupported(f"a program of some {count} operations, more than {most}")
-    # the vector width follows from the floats that differ between lanes; shared ones, as tolerances, may have more digits
+    # the vector width follows from the floats that differ between lanes; shared ones, as tolerances, may have more
+    # digits
     real = [v.aval.dtype.itemsize for v, c in zip(variables, carried, strict=False) if c and v.aval.dtype.kind == "f"]
     register = host().vector_bytes // max(real, default=8) if many else 1
     paired = many and host().vector_bytes == 64 and cost(closed, max_scalars) in OPS_WITH_WIDE_VECTORS
@@ -365,7 +379,8 @@ def _compile(closed: Any, carried: Sequence[bool], lanes: int | None) -> NativeP
 def as_columns(x: np.ndarray, whole: int, lead: int = 0) -> np.ndarray:
     """Copies an array (lanes, ...) to a program's layout (size, whole), in which the lanes of an entry are contiguous.
 
-    The last lane is repeated up to ``whole`` lanes. The first ``lead`` axes after the lane axis, if any, come before ``size`` in the result.
+    The last lane is repeated up to ``whole`` lanes. The first ``lead`` axes after the lane axis, if any,
+    come before ``size`` in the result.
     """
     lanes, rows, size = len(x), x.shape[1 : 1 + lead], math.prod(x.shape[1 + lead :])
     found = np.empty((*rows, size, whole), x.dtype)
@@ -375,7 +390,8 @@ def as_columns(x: np.ndarray, whole: int, lead: int = 0) -> np.ndarray:
 
 
 def as_lanes(x: np.ndarray, lanes: int, shape: tuple, many: bool) -> np.ndarray:
-    """Inverse of `as_columns` for a result: from (size, rows, whole) to (lanes, rows, *shape), or (lanes, *shape) if it is not ``many`` rows."""
+    """Inverse of `as_columns` for a result: from (size, rows, whole) to (lanes, rows, *shape),
+    or (lanes, *shape) if it is not ``many`` rows."""
     return x[:, :, :lanes].transpose(2, 1, 0).reshape(lanes, *x.shape[1:2] * many, *shape)
 
 

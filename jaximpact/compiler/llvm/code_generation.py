@@ -1,4 +1,5 @@
-"""LLVM IR to object code for this processor. It needs llvmlite alone, so that a process without jax can do it (`optimized_later`)."""
+"""LLVM IR to object code for this processor. It needs llvmlite alone, so that a process without jax can
+do it (`optimized_later`)."""
 
 from __future__ import annotations
 
@@ -39,8 +40,8 @@ class Target:
         if loops:
             builder.getModulePassManager().run(module, builder)
             return machine.emit_object(module)
-        # The writer has made vectors and eliminated common subexpressions: the other passes of O2 take ten times as long, and
-        # found nothing more.
+        # The writer has made vectors and eliminated common subexpressions: the other passes of O2 take ten times as
+        # long, and found nothing more.
         passes = binding.create_new_module_pass_manager()
         if level == FULL:
             passes.add_instruction_combine_pass()
@@ -51,7 +52,8 @@ class Target:
 
 
 def main() -> None:
-    """Compiles the module on standard input, and writes its object code to standard output; the first argument is llvmlite's folder."""
+    """Compiles the module on standard input, and writes its object code to standard output;
+    the first argument is llvmlite's folder."""
     import os
 
     os.nice(5)  # the process that asked goes on with what it has

@@ -1,4 +1,5 @@
-"""Rules for elementwise primitives, functions (writer, parameters, operands) -> result; no instruction traps, whatever numbers the lanes hold."""
+"""Rules for elementwise primitives, functions (writer, parameters, operands) -> result; no instruction traps, whatever
+numbers the lanes hold."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ def constant_like(x: LaneValue, value: Any) -> LaneValue:
 
 
 def _arithmetic_rule(real: str, whole: str) -> Rule:
-    """Returns the rule for an operation that is one LLVM instruction, called ``real`` for floats and ``whole`` for integers."""
+    """Returns the rule for an operation that is one LLVM instruction, called ``real`` for floats
+    and ``whole`` for integers."""
 
     real = f"{real} {FUSED}"
 
@@ -104,7 +106,8 @@ def _sign(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
 
 
 def comparison_rule(real: str, signed: str, unsigned: str) -> Rule:
-    """Returns the rule for a comparison by LLVM's predicates: ``real`` for floats, the others for signed and unsigned integers."""
+    """Returns the rule for a comparison by LLVM's predicates: ``real`` for floats,
+    the others for signed and unsigned integers."""
 
     def rule(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
         x = values[0]
@@ -172,7 +175,8 @@ def _convert(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
 
 
 def convert_type(w: Writer, x: LaneValue, dtype: Any) -> LaneValue:
-    """Converts a value to another dtype as XLA does: floats become integers by truncation, clamped to the integers' range; NaN becomes 0."""
+    """Converts a value to another dtype as XLA does: floats become integers by truncation,
+    clamped to the integers' range; NaN becomes 0."""
     new = np.dtype(dtype)
     llvm_scalar_type(new)
     if new == x.dtype:
@@ -256,7 +260,8 @@ def _logistic(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
 
 
 def _shift_rule(name: str) -> Rule:
-    """Returns the rule for a shift by the instruction ``name``; a shift by the bit width or more gives 0, or the sign if it is arithmetic."""
+    """Returns the rule for a shift by the instruction ``name``; a shift by the bit width or more gives 0,
+    or the sign if it is arithmetic."""
 
     def rule(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
         x, by = values
@@ -306,8 +311,8 @@ def _reduce_precision(w: Writer, params: Any, values: list[LaneValue]) -> LaneVa
 # the C library, lane by lane
 
 LIBRARY = {name: name for name in (
-    "exp", "exp2", "expm1", "log", "log2", "log1p", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh",
-    "atanh", "cbrt", "erf", "erfc", "lgamma", "nextafter",
+    "exp", "exp2", "expm1", "log", "log2", "log1p", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh",
+    "asinh", "acosh", "atanh", "cbrt", "erf", "erfc", "lgamma", "nextafter",
 )}  # fmt: skip
 
 
@@ -329,7 +334,8 @@ def call_library(w: Writer, name: str, *values: LaneValue) -> LaneValue:
         f"@lanes.{function[1:]}.{w.type_suffix(first)}"  # vectors of one register and of several have their own
     )
     lines = [
-        f"define internal {vector} {vector_function}({', '.join(f'{vector} %x{i}' for i in range(len(values)))}) noinline memory(none) {{"
+        f"define internal {vector} {vector_function}({', '.join(f'{vector} %x{i}' for i in range(len(values)))}) "
+        f"noinline memory(none) {{"
     ]
     found = "poison"
     for lane in range(w.width):
@@ -377,11 +383,12 @@ RULES: dict[str, Rule] = {
     "eq": comparison_rule("oeq", "eq", "eq"), "ne": _ne, "lt": comparison_rule("olt", "slt", "ult"),
     "le": comparison_rule("ole", "sle", "ule"), "gt": comparison_rule("ogt", "sgt", "ugt"),
     "ge": comparison_rule("oge", "sge", "uge"), "le_to": _total_order_rule("le"), "lt_to": _total_order_rule("lt"),
-    "select_n": _select_n, "convert_element_type": _convert, "bitcast_convert_type": _bitcast, "is_finite": _is_finite, "round": _round,
-    "floor": _intrinsic_rule("floor"), "ceil": _intrinsic_rule("ceil"), "sqrt": _intrinsic_rule("sqrt"), "rsqrt": _rsqrt,
-    "square": lambda w, params, values: _mul(w, params, values * 2), "one_minus_square": _one_minus_square,
-    "polynomial": _polynomial, "integer_pow": _integer_pow, "pow": _pow, "logistic": _logistic,
-    "sin": lambda w, params, values: sine(w, values[0], call_library),
+    "select_n": _select_n, "convert_element_type": _convert, "bitcast_convert_type": _bitcast, "is_finite": _is_finite,
+    "round": _round,
+    "floor": _intrinsic_rule("floor"), "ceil": _intrinsic_rule("ceil"), "sqrt": _intrinsic_rule("sqrt"),
+    "rsqrt": _rsqrt, "square": lambda w, params, values: _mul(w, params, values * 2),
+    "one_minus_square": _one_minus_square, "polynomial": _polynomial, "integer_pow": _integer_pow, "pow": _pow,
+    "logistic": _logistic, "sin": lambda w, params, values: sine(w, values[0], call_library),
     "cos": lambda w, params, values: cosine(w, values[0], call_library),
     "and": _and, "or": _or, "xor": lambda w, params, values: w.op("xor", *values), "not": _not,
     "shift_left": _shift_rule("shl"), "shift_right_logical": _shift_rule("lshr"),

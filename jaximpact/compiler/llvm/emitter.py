@@ -1,12 +1,13 @@
 """Emitter of LLVM IR: a jaxpr as a function that runs over many lanes, one vector of lanes at a time.
 
-Control flow stays control flow: a loop runs while any lane of the vector continues, and the other lanes keep their carry. Of the
-branches of a `cond` the shortest may always run; each other one runs if any lane selects it. A primitive without a rule raises
-`Unsupported`.
+Control flow stays control flow: a loop runs while any lane of the vector continues, and the other lanes keep their
+carry. Of the branches of a `cond` the shortest may always run; each other one runs if any lane selects it. A primitive
+without a rule raises `Unsupported`.
 
-Layout of arrays in memory: an input or result that differs between lanes is (entries, padded lanes), where the number of padded lanes is a multiple
-of the vector width. Rows of a `stream` are (entries, rows, padded lanes), or (rows, entries, padded lanes) if the `stream` has ``by_row`` set. Inputs
-shared by all lanes are in C order. Booleans are bytes.
+Layout of arrays in memory: an input or result that differs between lanes is (entries, padded lanes), where the number
+of padded lanes is a multiple of the vector width. Rows of a `stream` are (entries, rows, padded lanes), or (rows,
+entries, padded lanes) if the `stream` has ``by_row`` set. Inputs shared by all lanes are
+in C order. Booleans are bytes.
 """
 
 from __future__ import annotations
@@ -101,14 +102,16 @@ class LLVMEmitter:
         return packs.adjacent(entries)
 
     def passes_packed(self, x: np.ndarray) -> bool:
-        """Whether the entries of an array pass from one basic block to another in packs, rather than as single scalars."""
+        """Whether the entries of an array pass from one basic block to another in packs,
+        rather than as single scalars."""
         return 2 * x.size > self.pack > 1
 
     def varies(self, x: Value) -> bool:
         return x.is_vector if isinstance(x, LargeArray) else any(getattr(y, "is_vector", False) for y in x.flat)
 
     def array_primitive(self, machine: ScalarInterpreter, eqn: Any, inputs: list[Value]) -> list[Value]:
-        """Emits an equation with a large array among its operands or results, or reuses the results of an equal earlier one."""
+        """Emits an equation with a large array among its operands or results,
+        or reuses the results of an equal earlier one."""
         key = eqn.primitive, (str(eqn.params), *map(value_key, inputs))
         if (found := self.w.lookup(key)) is None:
             found = self.w.available[-1][key] = array_rules.apply_rule(self, machine, eqn, inputs)
@@ -131,7 +134,8 @@ class LLVMEmitter:
     # values that pass between basic blocks: scalars by phi nodes, large arrays in memory
 
     def flatten(self, values: Sequence[Value], varies: Sequence[bool]) -> list[LaneValue]:
-        """Returns the scalars, or packs, of all small arrays in one list; ``varies``: for each array, whether they are broadcast to vectors."""
+        """Returns the scalars, or packs, of all small arrays in one list; ``varies``: for each array,
+        whether they are broadcast to vectors."""
         found: list[LaneValue] = []
         for x, v in zip(values, varies, strict=True):
             if self.pack > 1 and not isinstance(x, LargeArray) and self.passes_packed(x):
@@ -141,7 +145,8 @@ class LLVMEmitter:
         return found
 
     def unflatten(self, values: Sequence[Value], scalars: Sequence[LaneValue]) -> list[Value]:
-        """Inverse of `flatten`: returns ``values`` with the small arrays made of other ``scalars``; large arrays stay as they are."""
+        """Inverse of `flatten`: returns ``values`` with the small arrays made of other ``scalars``;
+        large arrays stay as they are."""
         entries = iter(scalars)
 
         def restored(x: Value) -> Value:
@@ -154,13 +159,15 @@ class LLVMEmitter:
         return [restored(x) for x in values]
 
     def of_lane(self, x: LaneValue) -> LaneValue:
-        """Returns a value in the form in which results are stored: as a vector over lanes, but unchanged in programs of a single lane."""
+        """Returns a value in the form in which results are stored: as a vector over lanes,
+        but unchanged in programs of a single lane."""
         return x if self.pack > 1 else self.w.as_vector(x)
 
     def store_large(self, targets: Sequence[Value], values: Sequence[Value], where: LaneValue | None) -> None:
         """Copies large arrays into the memory of ``targets``, in the lanes of the mask ``where`` (None: all).
 
-        All values are computed before any target is overwritten, since a value may read a target: a loop may swap two carried arrays, for instance.
+        All values are computed before any target is overwritten, since a value may read a target: a loop may swap two
+        carried arrays, for instance.
         """
         pairs = [
             (x, arrays.materialise(self, y)) for x, y in zip(targets, values, strict=True) if isinstance(x, LargeArray)
@@ -270,7 +277,8 @@ class LLVMEmitter:
         return self.unflatten(results, now)
 
     def selects_branch(self, which: LaneValue, i: int, last: int) -> LaneValue:
-        """Emits the mask of the lanes whose index ``which`` selects branch i of 0 ... ``last``; an index out of range selects the nearest branch."""
+        """Emits the mask of the lanes whose index ``which`` selects branch i of 0 ... ``last``; an index out of range
+        selects the nearest branch."""
         bits = predicates.flags(self.w, which)
         if bits and len(bits) == last == 1:
             return bits[0][0] if i else predicates.negate(self.w, bits[0][0])
@@ -280,10 +288,12 @@ class LLVMEmitter:
     def run_by_register(
         self, branch: Callable, operands: list[Value], varies: Sequence[bool], lanes: LaneValue, now: list[LaneValue]
     ) -> list[LaneValue]:
-        """Emits an expensive branch for one register of a vector after the other, and skips registers in which no lane selects it.
+        """Emits an expensive branch for one register of a vector after the other,
+        and skips registers in which no lane selects it.
 
-        ``branch`` emits the branch for given operands and returns its results. Returns the scalars of these results in the lanes of the mask
-        ``lanes``, and the scalars ``now`` in the others; ``varies``: mask of the results that differ between lanes.
+        ``branch`` emits the branch for given operands and returns its results. Returns the scalars of these results in
+        the lanes of the mask ``lanes``, and the scalars ``now`` in the others; ``varies``:
+        mask of the results that differ between lanes.
         """
         w, width, bits = self.w, self.w.width, self.w.mask_as_integer(lanes)
         results = [w.reserve(1, x.dtype, True) for x in now]
@@ -339,9 +349,11 @@ class LLVMEmitter:
         return [*state, *(arrays.scalars_if_small(self, x) for x in rows)]
 
     def stream(self, machine: ScalarInterpreter, eqn: Any, inputs: list[Value]) -> list[Value]:
-        """Emits the loop of a `stream`, with an iteration for each row that the caller requests; entries of its rows are `StreamEntry` values.
+        """Emits the loop of a `stream`, with an iteration for each row that the caller requests; entries of its rows
+        are `StreamEntry` values.
 
-        To which result of the program an entry belongs is known only when the program returns it; its store is then written into the loop's body.
+        To which result of the program an entry belongs is known only when the program returns it; its store is then
+        written into the loop's body.
         """
         w, jaxpr, carried = self.w, eqn.params["jaxpr"], eqn.params["carried"]
         if self.threads and eqn.params["by_row"]:
@@ -387,12 +399,14 @@ def emit(
     blocks: bool = False,
     in_place: bool = False,
 ) -> ProgramText:
-    """Emits the program of a closed jaxpr of one lane, for vectors of ``width`` lanes, as a function with the C signature
+    """Emits the program of a closed jaxpr of one lane, for vectors of ``width`` lanes,
+    as a function with the C signature
 
         void motion(void** entries, void** results, void** given, void* work, int64_t lanes, int64_t rows)
 
-    where ``given`` are the sequences that a `stream` reads, one entry per iteration, and ``work`` is scratch memory. With ``threads`` it is a kernel
-    of a GPU, a thread for each lane, which takes the tables of pointers by value and has its own scratch memory.
+    where ``given`` are the sequences that a `stream` reads, one entry per iteration, and ``work`` is scratch memory.
+    With ``threads`` it is a kernel of a GPU, a thread for each lane, which takes the tables of pointers by value and
+    has its own scratch memory.
 
     Args:
         closed: the jaxpr. What it closes over is a constant of the program unless it is among ``variables``.
@@ -403,7 +417,8 @@ def emit(
         max_scalars: entries of the largest array that is taken apart into scalars.
         pack: in programs of a single lane, how many entries of an array are computed side by side in a vector; else 1.
         threads: whether lanes are threads of a GPU, with vectors of one lane.
-        blocks: whether steps are made for a block of lanes before the next ones (`lane_blocks`), if the program can be cut so.
+        blocks: whether steps are made for a block of lanes before the next ones (`lane_blocks`),
+            if the program can be cut so.
         in_place: whether the code of outlined functions stands wherever they are called.
     """
     with np.errstate(all="ignore"):  # of constants that are folded

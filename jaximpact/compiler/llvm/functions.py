@@ -1,7 +1,9 @@
-"""Functions of the IR besides the main one: code that is called from several places, emitted once, and long branches of programs of a single lane.
+"""Functions of the IR besides the main one: code that is called from several places, emitted once, and long branches of
+programs of a single lane.
 
-LLVM takes most of the time before a first result. Its time grows with the number of instructions, and for a long function faster than its length.
-Also, values that a step with contact keeps would occupy registers in steps without contact. A function writes its results to scratch memory.
+LLVM takes most of the time before a first result. Its time grows with the number of instructions, and for a long
+function faster than its length. Also, values that a step with contact keeps would occupy registers in steps without
+contact. A function writes its results to scratch memory.
 """
 
 from __future__ import annotations
@@ -51,8 +53,8 @@ class Function(NamedTuple):
         name: its name.
         taken: numbers of the arguments that it reads.
         results: its results, as values that exist inside the function; they give the forms of the results of a call.
-        given: for each scalar, pack or pointer in the results (`values_of`), the place where the function stores it or, if it is one of the
-            arguments, the number of this argument.
+        given: for each scalar, pack or pointer in the results (`values_of`), the place where the function stores it or,
+            if it is one of the arguments, the number of this argument.
     """
 
     name: str
@@ -71,7 +73,8 @@ class Functions:
         self.counts: Counter = Counter()
 
     def read(self, closed: Any, in_place: bool) -> None:
-        """Counts from how many places a program calls each outlined jaxpr; ``in_place``: whether their code stands there all the same."""
+        """Counts from how many places a program calls each outlined jaxpr; ``in_place``:
+        whether their code stands there all the same."""
         self.counts = Counter() if in_place else _count_calls(closed)
 
     def is_in_place(self, jaxpr: Any) -> bool:
@@ -79,7 +82,8 @@ class Functions:
         return self.counts[jaxpr.jaxpr] < 2 or cost(jaxpr, self.emitter.max_scalars) < MIN_FUNCTION_OPS
 
     def call(self, machine: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
-        """Emits an equation that calls an outlined function, as a call, or as the function's code where that is cheaper; returns its results."""
+        """Emits an equation that calls an outlined function, as a call, or as the function's code where that is
+        cheaper; returns its results."""
         e, jaxpr = self.emitter, as_closed(called_jaxpr(eqn))
         branches = any(contains_primitive(jaxpr, name) for name in BRANCHING)
         if self.is_in_place(jaxpr) or (
@@ -115,7 +119,8 @@ class Functions:
     def _run(self, machine: Any, jaxpr: Any, captured: Collection, values: list[Value]) -> list[Value]:
         """Emits a jaxpr and returns its results.
 
-        ``captured``: variables of the program's inputs that it closes over; ``values``: values of the jaxpr's own inputs, then of these.
+        ``captured``: variables of the program's inputs that it closes over; ``values``:
+        values of the jaxpr's own inputs, then of these.
         """
         before, count = machine.input_values, len(values) - len(captured)
         machine.input_values = before | dict(zip(captured, values[count:], strict=True))
@@ -130,7 +135,8 @@ class Functions:
         return e.pack > 1 and shared_cost(jaxpr, e.max_scalars) > MIN_BRANCH_OPS
 
     def apart(self, machine: Any, jaxpr: Any, operands: list[Value], seldom: bool = False) -> list[Value]:
-        """Emits a jaxpr as a function that is called here only, in a program of a single lane; returns the results of the call.
+        """Emits a jaxpr as a function that is called here only, in a program of a single lane;
+        returns the results of the call.
 
         ``seldom``: whether the function runs so seldom that its code should be short rather than fast.
         """
@@ -168,7 +174,8 @@ def _continues(x: Any, last: Any) -> bool:
 
 
 def _store_array(x: LargeArray) -> LargeArray:
-    """Returns the stored array of which a large array is a view, such as a transpose; the array itself if it is no view."""
+    """Returns the stored array of which a large array is a view, such as a transpose;
+    the array itself if it is no view."""
     return x.flipped if x.flipped is not None else x.source[0] if x.source else x
 
 
@@ -184,7 +191,8 @@ def values_of(values: Sequence[Value]) -> Iterator[LaneValue]:
 
 
 def _consisting_of(e: Any, x: Value, parts: Iterator[LaneValue]) -> Value:
-    """Returns a value like x in which ``parts`` replace the scalars, packs and pointers that `values_of` yields for x; constants stay."""
+    """Returns a value like x in which ``parts`` replace the scalars, packs and pointers that `values_of` yields for x;
+    constants stay."""
     if isinstance(x, LargeArray) and x.known is None:
         y = _store_array(x)
         y = arrays.array_at(e, next(parts).name, y.shape, y.dtype, y.is_vector)
@@ -204,7 +212,8 @@ def _consisting_of(e: Any, x: Value, parts: Iterator[LaneValue]) -> Value:
 
 
 def _form(e: Any, x: Value) -> Any:
-    """Hashable key of the form of an argument: the values of an array's constants, and the types of all other entries."""
+    """Hashable key of the form of an argument: the values of an array's constants,
+    and the types of all other entries."""
     if x is None or e.pack > 1:  # of a single lane all calls have one form
         return x is None
     if isinstance(x, LargeArray):
@@ -220,12 +229,14 @@ def _in_memory(e: Any, x: Value) -> Value:
 
 
 def _as_it_is_read(e: Any, x: Value) -> Value:
-    """Returns the value x, as a large array in memory if it has more entries than arrays of scalars may have; None stays."""
+    """Returns the value x, as a large array in memory if it has more entries than arrays of scalars may have;
+    None stays."""
     return arrays.as_large_array(e, x) if x is not None and x.size > e.max_scalars else x
 
 
 def _side_by_side(e: Any, x: Value) -> Value:
-    """Returns a value of a single lane as packs, or as a stored array if it is large: a form that is the same in all calls of a function."""
+    """Returns a value of a single lane as packs, or as a stored array if it is large:
+    a form that is the same in all calls of a function."""
     if x.size > e.max_scalars:
         return replace(arrays.materialise(e, x), known=None)
     x = arrays.as_scalars(e, x)
@@ -244,8 +255,8 @@ def _as_argument(e: Any, x: Value) -> Value:
 def _masks(e: Any) -> tuple[LaneValue | None, LaneValue | None]:
     """Returns the masks of lanes that loops and branches of a function read, None for all lanes.
 
-    The first is of lanes whose results matter where the function is called (`Writer.active`), the second of those that are no padding
-    (`LLVMEmitter.live`).
+    The first is of lanes whose results matter where the function is called (`Writer.active`), the second of those that
+    are no padding (`LLVMEmitter.live`).
     """
     return e.w.active, e.live if e.w.register_view is None else None
 
@@ -261,9 +272,11 @@ def _emit_function(
     distinct: bool = False,
     attributes: str = "",
 ) -> Function:
-    """Emits the definition of a function ``name`` that takes arguments of the form of ``values``, and returns ``body(arguments)``.
+    """Emits the definition of a function ``name`` that takes arguments of the form of ``values``,
+    and returns ``body(arguments)``.
 
-    ``distinct``: whether the function is for one call only, so that equal values can share an argument; ``attributes``: LLVM's, of the function.
+    ``distinct``: whether the function is for one call only, so that equal values can share an argument; ``attributes``:
+    LLVM's, of the function.
     """
     outer, counter = e.w, e.counter
     e.w = w = outer.of_function()
@@ -325,7 +338,8 @@ def value_key(x: Value) -> Any:
 
 @remember_by_jaxpr
 def shared_cost(jaxpr: Any, max_scalars: int) -> int:
-    """Returns the number of operations of a jaxpr as they are emitted: those of an outlined function once, however often it is called."""
+    """Returns the number of operations of a jaxpr as they are emitted: those of an outlined function once,
+    however often it is called."""
     counts = _count_calls(jaxpr)
     functions = {part for part, n in counts.items() if n > 1 and cost(part, max_scalars) >= MIN_FUNCTION_OPS}
 
@@ -340,7 +354,8 @@ def shared_cost(jaxpr: Any, max_scalars: int) -> int:
 
 
 def _count_calls(jaxpr: Any) -> Counter:
-    """Counts from how many places a program calls each outlined jaxpr; places in an outlined jaxpr count once, however often it is called itself."""
+    """Counts from how many places a program calls each outlined jaxpr; places in an outlined jaxpr count once, however
+    often it is called itself."""
     found, rest = Counter(_calls(jaxpr)), [*_calls(jaxpr)]
     while rest:
         more = _calls(rest.pop())

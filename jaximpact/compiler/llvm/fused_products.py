@@ -1,7 +1,8 @@
-"""Fused multiply-add, decided in the text of a program, so that every level of optimisation and every version of LLVM gives the same bits.
+"""Fused multiply-add, decided in the text of a program, so that every level of optimisation and every
+version of LLVM gives the same bits.
 
-A product that is used once, by a sum in the same block, becomes one instruction with it. LLVM itself would decide so, by a flag, where it selects
-instructions; without optimisation it does not.
+A product that is used once, by a sum in the same block, becomes one instruction with it. LLVM itself would decide so,
+by a flag, where it selects instructions; without optimisation it does not.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Lines of LLVM IR that are completed after they are written: phi nodes, and places for lines that are reserved before a loop."""
+"""Lines of LLVM IR that are completed after they are written: phi nodes,
+and places for lines that are reserved before a loop."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ class Loop:
 class PhiNode:
     """A line of IR with a phi node, to which sources are added as they become known.
 
-    ``head``: the text before them; ``sources``: pairs of the name of a value and the label of the block from which it comes.
+    ``head``: the text before them; ``sources``: pairs of the name of a value and the label of
+    the block from which it comes.
     """
 
     head: str
@@ -50,5 +52,6 @@ def flat_lines(lines: list) -> Iterator[str | PhiNode]:
 
 
 def join_lines(lines: list) -> str:
-    """Returns the text of ``lines``: instructions, phi nodes, and lists of lines whose places were reserved (`Writer.reserve_lines`)."""
+    """Returns the text of ``lines``: instructions, phi nodes, and lists of lines whose places were reserved
+    (`Writer.reserve_lines`)."""
     return "\n".join(filter(None, (join_lines(x) if isinstance(x, list) else str(x) for x in lines)))

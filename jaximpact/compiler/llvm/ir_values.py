@@ -21,7 +21,8 @@ POINTER = np.dtype("V8")
 
 @dataclass(slots=True, unsafe_hash=True)  # nothing changes one; a frozen one takes four times as long to make
 class LaneValue:
-    """An SSA value or constant of the IR: its name or literal text, its dtype, and whether it is a vector with an element per lane."""
+    """An SSA value or constant of the IR: its name or literal text, its dtype,
+    and whether it is a vector with an element per lane."""
 
     name: str
     dtype: np.dtype

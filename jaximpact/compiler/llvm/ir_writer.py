@@ -1,6 +1,8 @@
-"""Writer of LLVM IR as text: values shared by all lanes are scalars, other values are vectors with one element per lane.
+"""Writer of LLVM IR as text: values shared by all lanes are scalars, other values are
+vectors with one element per lane.
 
-Local optimisations happen while writing: common subexpressions are emitted once, and loop-invariant scalars are hoisted.
+Local optimisations happen while writing: common subexpressions are emitted once,
+and loop-invariant scalars are hoisted.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from .ir_values import BOOL, LONG, POINTER, LaneValue, constant, llvm_scalar_typ
 # an infinite or NaN operand makes the result infinite or NaN: 0 * inf is NaN
 PROPAGATES_NONFINITE = ("fadd", "fsub", "fmul", "fneg")
 BROADCASTS = ("insertelement", "shufflevector")  # instructions that broadcast a scalar
-# loop-invariant instructions that stay in their loop: they may trap, or cost much where the loop would not have run them
+# loop-invariant instructions that stay in their loop: they may trap, or cost much where the loop would not have run
+# them
 NOT_HOISTED = ("load", "sdiv", "udiv", "srem", "urem", "call double @", "call float @", "call i")
 RARE = ', !prof !{!"branch_weights", i32 1, i32 1000}'  # branches such as huge arguments of the sine
 SELDOM = ', !prof !{!"branch_weights", i32 1, i32 20}'  # branches such as steps with contact
@@ -26,12 +29,14 @@ SELDOM = ', !prof !{!"branch_weights", i32 1, i32 20}'  # branches such as steps
 class Writer:
     """Writes the body of a function, one basic block after the other, for vectors of ``width`` lanes.
 
-    Common subexpressions are emitted once: `emit_value` returns the result of an equal instruction that dominates the current block.
+    Common subexpressions are emitted once: `emit_value` returns the result of an equal instruction
+    that dominates the current block.
     """
 
     def __init__(self, width: int, fused: bool, hoists_vectors: bool = False) -> None:
         self.width = width
-        self.hoists_vectors = hoists_vectors  # whether loop-invariant vectors leave their loops: of many lanes they would need too many registers
+        # whether loop-invariant vectors leave their loops: of many lanes they would need too many registers
+        self.hoists_vectors = hoists_vectors
         self.fused = fused  # whether the processor has fused multiply-add
         self.lines: list = []  # see `join_lines`
         self.phi_nodes: dict[str, PhiNode] = {}  # by the name of their value
@@ -40,7 +45,8 @@ class Writer:
         self.declared: dict[str, str] = {}
         self.entry_lines: list[str] = []  # first lines of the entry block: addresses of scratch memory
         self.scratch_bytes = 0  # scratch memory reserved so far
-        # Results by instruction, one table per scope. A scope sees the tables of the scopes around it: their blocks dominate it.
+        # Results by instruction, one table per scope. A scope sees the tables of the scopes around it: their blocks
+        # dominate it.
         self.available: list[dict] = [{}]
         self.active: LaneValue | None = None  # mask of the lanes whose results matter in the current scope; None: all
         self.register_view: RegisterView | None = None  # within `register_scope`
@@ -73,9 +79,11 @@ class Writer:
     def emit_value(
         self, dtype: Any, is_vector: bool, what: str, operands: Sequence[LaneValue], instruction: str
     ) -> LaneValue:
-        """Emits an instruction without side effects, hoisted out of the loops in which it is invariant; returns its result.
+        """Emits an instruction without side effects, hoisted out of the loops in which it is invariant;
+        returns its result.
 
-        ``what``: text that identifies the instruction, apart from its operands and the width of vectors; equal instructions are emitted once.
+        ``what``: text that identifies the instruction, apart from its operands and the width of vectors; equal
+        instructions are emitted once.
         """
         dtype = np.dtype(dtype)
         key = what, tuple([x.name for x in operands]), dtype
@@ -112,19 +120,22 @@ class Writer:
         return inside if found < 0 else found
 
     def note_uses(self, operands: Iterable[LaneValue]) -> None:
-        """Records the values that an instruction reads, within a `register_scope`, where parts of vectors are loaded only if they are read."""
+        """Records the values that an instruction reads, within a `register_scope`, where parts of vectors are loaded
+        only if they are read."""
         if self.register_view is not None:
             self.register_view.used.update(x.name for x in operands)
 
     def lookup(self, key: tuple) -> Any:
-        """Returns what is stored under ``key``, such as an earlier instruction's result, if it is available in the current block; else None."""
+        """Returns what is stored under ``key``, such as an earlier instruction's result, if it is available in the
+        current block; else None."""
         for scope in reversed(self.available):
             if key in scope:
                 return scope[key]
         return None if self.register_view is None else self.register_view.lookup(key)
 
     def reserve_lines(self) -> list:
-        """Reserves a place in the current block for lines that are written later; returns the list to which they are appended."""
+        """Reserves a place in the current block for lines that are written later;
+        returns the list to which they are appended."""
         found: list = []
         self.lines.append(found)
         return found
@@ -134,7 +145,8 @@ class Writer:
         self.lines.append(f"  {instruction}")
 
     def op(self, name: str, *values: LaneValue, dtype: Any = None) -> LaneValue:
-        """Emits an instruction whose operands have one type; its result has the same type, or ``dtype`` if that is given."""
+        """Emits an instruction whose operands have one type; its result has the same type,
+        or ``dtype`` if that is given."""
         first = (operands := self.broadcast(values))[0]
         instruction = f"{name} {self.type_of(first)} {', '.join([x.name for x in operands])}"
         found = self.emit_value(first.dtype if dtype is None else dtype, first.is_vector, name, operands, instruction)
@@ -148,7 +160,8 @@ class Writer:
         return found
 
     def find_result(self, name: str, *values: LaneValue) -> LaneValue | None:
-        """Result of an earlier instruction ``name`` with these operands, if it is available in the current block; else None."""
+        """Result of an earlier instruction ``name`` with these operands, if it is available in the current block;
+        else None."""
         operands = self.broadcast(values)
         return self.lookup((name, tuple(x.name for x in operands), operands[0].dtype))
 
@@ -165,7 +178,8 @@ class Writer:
         return self.emit_value(yes.dtype, yes.is_vector, "select", operands, instruction)
 
     def intrinsic(self, name: str, *values: LaneValue, dtype: Any = None, extra: str = "") -> LaneValue:
-        """Calls the intrinsic ``llvm.name`` on operands of one type; ``extra``: a further operand as text, such as "i1 false"."""
+        """Calls the intrinsic ``llvm.name`` on operands of one type; ``extra``: a further operand as text,
+        such as "i1 false"."""
         operands = self.broadcast(values)
         first = operands[0]
         result = np.dtype(first.dtype if dtype is None else dtype)
@@ -275,7 +289,8 @@ class Writer:
     # memory
 
     def address(self, pointer: str, dtype: Any, *, is_vector: bool, place: LaneValue | str) -> str:
-        """Emits the address of the entry at position ``place`` of an array in memory; ``is_vector``: entries are vectors of ``width`` elements."""
+        """Emits the address of the entry at position ``place`` of an array in memory; ``is_vector``: entries are
+        vectors of ``width`` elements."""
         name = "%" + self.fresh_name("p")
         at = place if isinstance(place, str) else self.typed_name(place)
         self.emit(f"{name} = getelementptr {self.llvm_type(memory_dtype(dtype), is_vector)}, ptr {pointer}, {at}")
@@ -289,7 +304,8 @@ class Writer:
         return found if kept == dtype else self.op("icmp ne", found, constant(0, kept), dtype=BOOL)
 
     def gather(self, pointer: str, dtype: Any, places: LaneValue) -> LaneValue:
-        """Emits the vector of the entries of an array at the given positions, all of which exist; entries have 4 or 8 bytes."""
+        """Emits the vector of the entries of an array at the given positions, all of which exist;
+        entries have 4 or 8 bytes."""
         if self.width == 1:
             return self.load(self.address(pointer, dtype, is_vector=False, place=places), dtype, True)
         kind, vector = llvm_scalar_type(dtype), self.llvm_type(dtype, True)
@@ -333,13 +349,15 @@ class Writer:
     # functions
 
     def of_function(self) -> Writer:
-        """Returns a writer for another function of the module; the function's scratch memory begins where that of this writer ends."""
+        """Returns a writer for another function of the module; the function's scratch memory begins
+        where that of this writer ends."""
         found = Writer(self.width, self.fused, self.hoists_vectors)
         found._count, found.scratch_bytes = self._count, self.scratch_bytes
         return found
 
     def with_function(self, other: Writer, name: str, text: str) -> None:
-        """Adds the function ``name`` with this ``text`` to the module; the ``other`` writer, of `of_function`, wrote it."""
+        """Adds the function ``name`` with this ``text`` to the module; the ``other`` writer, of `of_function`,
+        wrote it."""
         self._count, self.scratch_bytes = other._count, other.scratch_bytes
         self.declared |= other.declared | {name: text}
 
@@ -347,7 +365,8 @@ class Writer:
 
     @contextmanager
     def loop_scope(self, active: LaneValue | None) -> Iterator[None]:
-        """Context manager in which a loop is written: its invariant instructions are hoisted to lines that are reserved in the current block.
+        """Context manager in which a loop is written: its invariant instructions are hoisted to lines that are
+        reserved in the current block.
 
         ``active``: as in `scope`.
         """
@@ -368,7 +387,8 @@ class Writer:
     def branch(self, which: LaneValue, yes: str, no: str, hint: str = "") -> None:
         """Emits a branch to the block labelled ``yes`` if the scalar ``which`` holds, else to ``no``.
 
-        With the ``hint`` `RARE` or `SELDOM` the block ``yes`` is unlikely, so that LLVM spills registers in it rather than elsewhere.
+        With the ``hint`` `RARE` or `SELDOM` the block ``yes`` is unlikely,
+        so that LLVM spills registers in it rather than elsewhere.
         """
         self.emit(f"br i1 {which.name}, label %{yes}, label %{no}{hint}")
 
@@ -392,7 +412,8 @@ class Writer:
 
     @contextmanager
     def register_scope(self, width: int) -> Iterator[RegisterView]:
-        """Context manager in which blocks are written for the ``width`` lanes of one register only, if a vector takes several registers.
+        """Context manager in which blocks are written for the ``width`` lanes of one register only,
+        if a vector takes several registers.
 
         The blocks read this register's part of earlier vectors through the `RegisterView` that the context gives.
         """
@@ -413,7 +434,8 @@ class Writer:
         return self.emit_value(LONG, False, f"zext {self.width}", [found], f"zext i{self.width} {found.name} to i64")
 
     def mask_of_register(self, bits: LaneValue, i: LaneValue) -> LaneValue:
-        """Returns the mask over the lanes of register i, from the ``bits`` of all lanes that `mask_as_integer` returns."""
+        """Returns the mask over the lanes of register i, from the ``bits`` of all lanes that
+        `mask_as_integer` returns."""
         shifted = self.op("lshr", bits, self.op("mul", i, constant(self.width, LONG)))
         text = f"trunc i64 {shifted.name} to i{self.width}"
         part = self.emit_value(LONG, False, f"trunc {self.width}", [shifted], text)
@@ -433,7 +455,8 @@ class Writer:
         return found
 
     def close_loop(self, phis: Sequence[LaneValue], carry: Sequence[LaneValue]) -> None:
-        """Adds the last source to each of the ``phis`` at the head of a loop: its value in ``carry``, which comes from the current block."""
+        """Adds the last source to each of the ``phis`` at the head of a loop: its value in ``carry``,
+        which comes from the current block."""
         self.note_uses(carry)
         for phi, x in zip(phis, carry, strict=True):
             self.phi_nodes[phi.name].add(x, self.block)
@@ -442,7 +465,8 @@ class Writer:
 class RegisterView:
     """One register's view of vectors of several registers, for the blocks of a `Writer.register_scope`.
 
-    A vector that the blocks use is stored in memory before them, and the register's part of it is loaded at their beginning.
+    A vector that the blocks use is stored in memory before them, and the register's part of it
+    is loaded at their beginning.
     """
 
     def __init__(self, w: Writer, width: int) -> None:
@@ -463,7 +487,8 @@ class RegisterView:
         return self.parts[x]
 
     def lookup(self, key: tuple) -> Any:
-        """Returns the register's part of the result of an earlier instruction on whole vectors; None if there is no such instruction.
+        """Returns the register's part of the result of an earlier instruction on whole vectors;
+        None if there is no such instruction.
 
         ``key``: that of the same instruction on the register's parts of the vectors.
         """
@@ -479,11 +504,13 @@ class RegisterView:
         return None
 
     def reserve(self, stores: list) -> None:
-        """Reserves lines for the loads of parts, at the beginning of the blocks; ``stores``: lines for the stores, reserved before the blocks."""
+        """Reserves lines for the loads of parts, at the beginning of the blocks; ``stores``: lines for the stores,
+        reserved before the blocks."""
         self.stores, self.loads = stores, self.w.reserve_lines()
 
     def emit_parts(self, i: LaneValue) -> None:
-        """Writes the stores of the vectors whose parts the blocks use, and the loads of register i's parts, into the reserved lines."""
+        """Writes the stores of the vectors whose parts the blocks use, and the loads of register i's parts,
+        into the reserved lines."""
         w = self.w
         pairs = [(x, part) for x, part in self.parts.items() if part.name in self.used]
         before = w.lines, w.width, w.register_view

@@ -1,4 +1,5 @@
-"""Compilation of LLVM IR by llvmlite for this processor; machine code is cached in memory and on disk (`disk_cache`)."""
+"""Compilation of LLVM IR by llvmlite for this processor; machine code is cached in memory
+and on disk (`disk_cache`)."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ from .lane_frames import FUNCTION_NAME
 from .optimized_later import is_available, optimize_later
 
 SYMBOL_TABLE = 2  # section type of symbol tables in ELF files (SHT_SYMTAB)
-LAYOUT = "what is known of the code, in JSON, a line; the code"  # of cached files; part of their keys, since older versions had another layout
+# of cached files; part of their keys, since older versions had another layout
+LAYOUT = "what is known of the code, in JSON, a line; the code"
 QUICK_NAME = "-quick"  # ends the name of a file whose code is not optimised, and which holds the IR too
 log = logging.getLogger(__name__)
 _programs: OrderedDict[str, tuple[ProgramText, MachineCode]] = OrderedDict()
@@ -67,7 +69,8 @@ class Host(Target):
         # fused multiply-add: all 64-bit Arm processors, x86 since 2013
         self.fused = bool(found.get("fma")) or self.triple.startswith(("aarch64", "arm64"))
         self.vector_bytes = 64 if found.get("avx512f") else 32  # of a vector; processors with shorter registers use two
-        # jax's own flag: code that runs but once, in tests say, is had in half the time without the optimisations of its last passes
+        # jax's own flag: code that runs but once, in tests say, is had in half the time without the optimisations of
+        # its last passes
         self.level = QUICK if os.environ.get("JAX_DISABLE_MOST_OPTIMIZATIONS", "0").lower() in ("1", "true") else FULL
         self.versions = f"{llvmlite.__version__} {binding.llvm_version_info}"
         library, self.process = math_library(), ctypes.CDLL(None)
@@ -98,7 +101,8 @@ class Host(Target):
 
 
 def undefined_symbols(code: bytes) -> list[str]:
-    """Names of the external functions that object code calls; empty for files other than ELF, which are not inspected."""
+    """Names of the external functions that object code calls; empty for files other than ELF,
+    which are not inspected."""
     if code[:6] != b"\x7fELF\x02\x01":
         return []
     (sections,), (size, count) = struct.unpack_from("<Q", code, 40), struct.unpack_from("<2H", code, 58)
@@ -139,15 +143,17 @@ def load_module(text: str) -> MachineCode:
 
 
 def compile_module(text: str, loops: bool = False) -> MachineCode:
-    """Compiles and loads a module of LLVM IR, or takes its machine code from the cache; ``loops``: as in `Target.compile`."""
+    """Compiles and loads a module of LLVM IR, or takes its machine code from the cache; ``loops``:
+    as in `Target.compile`."""
     return _load_or_compile(host().key(text), lambda: ProgramText(text, 0, [], 0), loops=loops)[1]
 
 
 def load_or_emit(name: str | None, write: Callable[[], ProgramText], soon: bool) -> tuple[ProgramText, MachineCode]:
-    """Returns text and machine code of the program with the key ``name``, from the cache, or else emitted by ``write()`` and compiled.
+    """Returns text and machine code of the program with the key ``name``, from the cache, or else emitted by
+    ``write()`` and compiled.
 
-    If the name is None, the program is always emitted, and only its machine code is cached, by the IR. Text from the cache has no IR. ``soon``: whether
-    code that is not optimised yet is welcome, if the program is long.
+    If the name is None, the program is always emitted, and only its machine code is cached, by the IR. Text from the
+    cache has no IR. ``soon``: whether code that is not optimised yet is welcome, if the program is long.
     """
     if name is not None:
         return _load_or_compile(host().key(name), write, soon)

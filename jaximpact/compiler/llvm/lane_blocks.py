@@ -1,12 +1,14 @@
-"""Loops over steps that contain the loop over vectors of lanes, a block of lanes at a time, so that what is the same in all lanes is computed once a step.
+"""Loops over steps that contain the loop over vectors of lanes, a block of lanes at a time, so that what is the same in
+all lanes is computed once a step.
 
-The program of a lane is cut where a loop begins and ends that all lanes leave together: before it, its body, and after it are *sections*, each of
-which is a loop over the vectors of the block. Scalars that only the step's number and shared inputs decide are computed between the sections; and
-as the vectors of a section do not depend on one another, the processor works on several of them at a time.
+The program of a lane is cut where a loop begins and ends that all lanes leave together: before it, its body, and after
+it are *sections*, each of which is a loop over the vectors of the block. Scalars that only the step's number and shared
+inputs decide are computed between the sections; and as the vectors of a section do not depend on one another, the
+processor works on several of them at a time.
 
-A vector that one section computes and another reads lies in memory meanwhile: in the *frame* of its vector of lanes, in the slot of its name. So does
-what a loop carries; it is loaded where it is read, and stored where it changes, so that a step without contact does not touch what only contact
-changes.
+A vector that one section computes and another reads lies in memory meanwhile: in the *frame* of its vector of lanes, in
+the slot of its name. So does what a loop carries; it is loaded where it is read, and stored where it changes, so that a
+step without contact does not touch what only contact changes.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ from .ir_writer import Writer
 from .lane_frames import VectorLoop
 
 LINE_BYTES = 64  # of a cache line
-# Between two slots. With one line a store lies at the same place of a page as the next vector's load, which waits for it: at some addresses a step
-# takes three times as long.
+# Between two slots. With one line a store lies at the same place of a page as the next vector's load, which waits for
+# it: at some addresses a step takes three times as long.
 GAP_BYTES = 8 * LINE_BYTES
 INSIDE = 1 << 30  # as `Writer.depth`: of what a section computes, which never leaves its loop
 NAME = re.compile(r"%[A-Za-z_][\w.]*")
@@ -34,7 +36,8 @@ DEFINITION = re.compile(r"\s*(%[A-Za-z_][\w.]*) =")
 
 
 class NoSections(Exception):
-    """Raised where a program is not to be cut into sections: one would read an array in memory that another has written, or nothing is gained."""
+    """Raised where a program is not to be cut into sections: one would read an array in memory that another has
+    written, or nothing is gained."""
 
 
 class Slot(NamedTuple):
@@ -52,7 +55,8 @@ class Section:
         number: in the order of the text.
         label: of its first block.
         head, body: its lines; those of the head are written at the end.
-        carried: for each vector that the loop around it carries, its slot, its name at the beginning of the section, and its value at the end.
+        carried: for each vector that the loop around it carries, its slot, its name at the beginning of the section,
+            and its value at the end.
         given: what it stores at its end: pairs of a slot and a value.
     """
 
@@ -79,7 +83,8 @@ class LaneBlocks(VectorLoop):
         self.shared: list[list] = []  # lines that each loop computes once a step
 
     def note(self, x: LaneValue, operands: Sequence[LaneValue]) -> None:
-        """Records a new value: its type, and whether it stays within the loop over vectors, as it differs between them."""
+        """Records a new value: its type, and whether it stays within the loop over vectors,
+        as it differs between them."""
         w = self.w
         if x.is_vector:
             self.vectors[x.name] = x
@@ -141,7 +146,8 @@ class LaneBlocks(VectorLoop):
         return s
 
     def splits(self, w: Writer, start: Sequence[Value], varies: Sequence[bool]) -> bool:
-        """Whether a loop that begins here is one over steps: all lanes leave it together, and what it carries are small arrays."""
+        """Whether a loop that begins here is one over steps: all lanes leave it together,
+        and what it carries are small arrays."""
         here = w is self.w and self.current is not None and len(w.available) == self.base
         return (
             here and any(varies) and not all(varies) and not any(getattr(x, "pointer", None) is not None for x in start)
@@ -156,7 +162,8 @@ class LaneBlocks(VectorLoop):
         body: Callable,
         prepare: Callable | None,
     ) -> list[Value]:
-        """Emits a loop as `Emitter.loop` does, with sections before, within and after it; ``prepare(carry)`` emits what is the same in all lanes."""
+        """Emits a loop as `Emitter.loop` does, with sections before, within and after it; ``prepare(carry)`` emits what
+        is the same in all lanes."""
         w = self.w
         scalars = e.flatten(start, varies)
         kept = [v for x, v in zip(start, varies, strict=True) for _ in x.flat]
@@ -225,14 +232,16 @@ class LaneBlocks(VectorLoop):
         return [*at, f"  store {kind} {name}, ptr {address}, align {align}"]
 
     def load(self, frame: str, slot: Slot, name: str, changes: bool) -> list[str]:
-        """Lines that load the vector in a slot; ``changes``: whether a branch stores there, for some lanes another number."""
+        """Lines that load the vector in a slot; ``changes``: whether a branch stores there,
+        for some lanes another number."""
         *at, address, kind, align = self._address(frame, slot)
         # LLVM would make a masked store of a selection between it and another vector, which takes longer
         volatile = "volatile " if changes else ""
         return [*at, f"  {name} = load {volatile}{kind}, ptr {address}, align {align}"]
 
     def _address(self, frame: str, slot: Slot) -> tuple[str, str, str, str, int]:
-        """Two lines that compute the address of a vector's place, its name, and type and alignment of what lies there."""
+        """Two lines that compute the address of a vector's place, its name,
+        and type and alignment of what lies there."""
         name = "%" + self.w.fresh_name("slot")
         kind, size = self.w.type_of(slot.x), self.width * memory_dtype(slot.x.dtype).itemsize
         first = f"  {name}.first = getelementptr i8, ptr %slots{frame}, i64 {slot.offset}"
@@ -241,7 +250,8 @@ class LaneBlocks(VectorLoop):
 
 
 class _SectionText:
-    """The text of a section, with what there is in it: definitions, uses, scopes and blocks, each by the number of its line."""
+    """The text of a section, with what there is in it: definitions, uses, scopes and blocks,
+    each by the number of its line."""
 
     def __init__(self, section: Section) -> None:
         self.section = section
@@ -277,7 +287,8 @@ class _SectionText:
         self.end_of.setdefault(block, len(self.lines))
 
     def recurrence(self) -> float:
-        """How many instructions lead from what a step begins with to the same of the next step, where no branch is taken, at most."""
+        """How many instructions lead from what a step begins with to the same of the next step,
+        where no branch is taken, at most."""
         starts = [name for _, name, _ in self.section.carried]
         length: dict[str, dict[str, int]] = {name: {name: 0} for name in starts}  # the longest ways from each start
         for i, line in enumerate(self.lines):
@@ -375,8 +386,8 @@ class _SectionText:
         s.body[:] = done
 
     def _chain(self, first: str, last: str) -> list[tuple[int, str, str, str]] | None:
-        """How branches change what lies in memory as ``first`` into ``last``, if that is all that changes it: lines of phi nodes with the
-        name of each, and the value that comes from the branch and the label of its last block."""
+        """How branches change what lies in memory as ``first`` into ``last``, if that is all that changes it: lines of
+        phi nodes with the name of each, and the value that comes from the branch and the label of its last block."""
         found: list[tuple[int, str, str, str]] = []
         while last != first:
             i = self.defined.get(last, -1)
@@ -391,7 +402,8 @@ class _SectionText:
         return found[::-1]
 
     def _uses(self, stores: list[tuple[int, Slot, str]]) -> dict[str, list[int]]:
-        """For each name the lines that read it; a phi node reads at the ends of the blocks from which its values come."""
+        """For each name the lines that read it; a phi node reads at the ends of the blocks
+        from which its values come."""
         found: dict[str, list[int]] = defaultdict(list)
         for i, line in enumerate(self.lines):
             if isinstance(line, PhiNode):
@@ -406,8 +418,8 @@ class _SectionText:
         return found
 
     def _place(self, uses: list[int], begin: int, changes: list[int]) -> int:
-        """The line at which to load what lies in memory from line ``begin`` on: at the beginning of the innermost scope around all ``uses``, or where it
-        begins to lie there if it changes before."""
+        """The line at which to load what lies in memory from line ``begin`` on: at the beginning of the innermost scope
+        around all ``uses``, or where it begins to lie there if it changes before."""
         scope = self._scope_at(uses[0])
         for i in uses[1:]:
             other = self._scope_at(i)

@@ -1,7 +1,9 @@
-"""The function around the program of one lane: a loop over vectors of lanes on a CPU, or a kernel with a thread for each lane on a GPU.
+"""The function around the program of one lane: a loop over vectors of lanes on a CPU,
+or a kernel with a thread for each lane on a GPU.
 
-Both define names in the IR: ``%lane``, the number of the lane, or of the first lane of a vector; and ``%row``, the padded number of lanes. The lanes
-of an entry are contiguous in memory, so that this is the distance from one entry to the next.
+Both define names in the IR: ``%lane``, the number of the lane, or of the first lane of a vector; and ``%row``, the
+padded number of lanes. The lanes of an entry are contiguous in memory,
+so that this is the distance from one entry to the next.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ class VectorLoop:
         w.emit("ret void")
 
     def module(self, inputs: int, results: int) -> str:
-        """Returns the IR of the module: the function, and the functions that it calls; ``inputs``, ``results``: numbers of arrays."""
+        """Returns the IR of the module: the function, and the functions that it calls; ``inputs``, ``results``:
+        numbers of arrays."""
         parameters = (
             "ptr noalias %entries, ptr noalias %results, ptr noalias %given, ptr noalias %work, i64 %lanes, i64 %rows"
         )
@@ -52,7 +55,8 @@ class VectorLoop:
 
 
 class ThreadGrid:
-    """A GPU kernel whose threads compute one lane each; it takes the tables of pointers by value, and each thread has its own scratch memory."""
+    """A GPU kernel whose threads compute one lane each; it takes the tables of pointers by value, and each thread has
+    its own scratch memory."""
 
     def __init__(self, w: Writer) -> None:
         self.w = w
@@ -81,14 +85,16 @@ class ThreadGrid:
         self.w.emit("ret void")
 
     def module(self, inputs: int, results: int) -> str:
-        """Returns the IR of the module: the kernel, and the functions that it calls; ``inputs``, ``results``: numbers of arrays."""
+        """Returns the IR of the module: the kernel, and the functions that it calls; ``inputs``, ``results``:
+        numbers of arrays."""
         table = lambda name, count: f"ptr byval([{max(count, 1)} x ptr]) align 8 %{name}"
-        parameters = f"{table('entries', inputs)}, {table('results', results)}, {table('given', MAX_GIVEN)}, i64 %lanes, i64 %rows"
+        parameters = f"{table('entries', inputs)}, {table('results', results)}, {table('given', MAX_GIVEN)}, i64 %lanes, i64 %rows"  # noqa: E501
         work = [f"  %work = alloca [{self.w.scratch_bytes} x i8], align 64"] if self.w.scratch_bytes else []
         return _module_text(self.w, f"define ptx_kernel void @{FUNCTION_NAME}({parameters}) nounwind", work)
 
 
 def _module_text(w: Writer, head: str, first: list[str]) -> str:
-    """Returns the IR of a module: a function with the line ``head``, the lines ``first`` and the writer's lines; then the functions it calls."""
+    """Returns the IR of a module: a function with the line ``head``, the lines ``first`` and the writer's lines; then
+    the functions it calls."""
     body, others = join_lines([*first, *w.entry_lines, *w.lines]), "\n".join(w.declared.values())
     return f"{head} {{\nentry:\n{body}\n}}\n{others}\n"

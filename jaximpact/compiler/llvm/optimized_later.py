@@ -1,6 +1,7 @@
 """Optimised code of long programs, compiled by another process while the code that came first is in use.
 
-Another process, since llvmlite lets one thread at a time into LLVM: a thread that optimised would stop the next program from being compiled.
+Another process, since llvmlite lets one thread at a time into LLVM: a thread that optimised would stop the
+next program from being compiled.
 """
 
 from __future__ import annotations
@@ -91,12 +92,14 @@ def _worker(process: int) -> _Worker:
 
 
 def is_available() -> bool:
-    """Whether this process can have code optimised by another one: a known Python runs it, and the user has not switched this off."""
+    """Whether this process can have code optimised by another one: a known Python runs it,
+    and the user has not switched this off."""
     return os.environ.get(VARIABLE, "").lower() != "off" and Path(sys.executable or "").name.startswith("python")
 
 
 def optimize_later(text: str, done: Callable[[bytes], None]) -> None:
-    """Has a module compiled at full level; ``done(code)`` takes its object code, in another thread, in some seconds or never."""
+    """Has a module compiled at full level; ``done(code)`` takes its object code, in another thread,
+    in some seconds or never."""
     _worker(os.getpid()).add(Order(text, done))
 
 

@@ -1,8 +1,10 @@
-"""Packs: several entries of an array side by side in one vector of the IR, so that programs of a single lane compute with vectors too.
+"""Packs: several entries of an array side by side in one vector of the IR,
+so that programs of a single lane compute with vectors too.
 
-For the interpreter the entries of an array stay scalars, which it can move; each knows its pack and its index in the pack (`PackEntry`). An operation
-on a row of entries assembles the packs of its operands: without an instruction if the entries already lie in this order in a pack, by a shuffle or
-two if they were moved, and by insertions if they are not entries of packs.
+For the interpreter the entries of an array stay scalars, which it can move; each knows its pack and its index in the
+pack (`PackEntry`). An operation on a row of entries assembles the packs of its operands: without an instruction if the
+entries already lie in this order in a pack, by a shuffle or two if they were moved,
+and by insertions if they are not entries of packs.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ class PackEntry:
 
 
 def chunks(shape: Sequence[int], pack: int) -> Iterator[tuple[int, int]]:
-    """Yields bounds (start, stop) of the entries, in C order, that form a pack, for an array of this shape and packs of ``pack`` entries.
+    """Yields bounds (start, stop) of the entries, in C order, that form a pack,
+    for an array of this shape and packs of ``pack`` entries.
 
     If a row fills more than half of a pack, no pack has entries of several rows.
     """
@@ -65,7 +68,8 @@ def entries_of(pack: LaneValue, count: int) -> list[PackEntry]:
 
 
 def pack_of(w: Writer, entries: Sequence[Any]) -> LaneValue:
-    """Returns scalars, constant or not, as a pack, assembled if necessary; surplus places of the pack repeat the last scalar."""
+    """Returns scalars, constant or not, as a pack, assembled if necessary;
+    surplus places of the pack repeat the last scalar."""
     first = entries[0]
     if isinstance(first, PackEntry) and all(
         isinstance(x, PackEntry) and x.pack == first.pack and x.index == i for i, x in enumerate(entries)
@@ -81,7 +85,8 @@ def pack_of(w: Writer, entries: Sequence[Any]) -> LaneValue:
 
 
 def adjacent(entries: Sequence[Any]) -> bool:
-    """Whether scalars are the first entries of a pack in this order, or need no instruction to form a pack, as they are all equal or constant."""
+    """Whether scalars are the first entries of a pack in this order, or need no instruction to form a pack, as they are
+    all equal or constant."""
     first = entries[0]
     if isinstance(first, PackEntry):
         return all(isinstance(x, PackEntry) and x.pack == first.pack and x.index == i for i, x in enumerate(entries))
@@ -96,7 +101,8 @@ def scalar_of(w: Writer, x: Any) -> LaneValue:
 
 
 def _assemble(w: Writer, entries: Sequence[Any]) -> LaneValue:
-    """Assembles a pack from any scalars: from constants, by shuffles of the packs in which they lie, and by insertions of single scalars."""
+    """Assembles a pack from any scalars: from constants, by shuffles of the packs in which they lie,
+    and by insertions of single scalars."""
     dtype = entries[0].dtype
     sources: dict[Any, dict[int, int]] = {}  # pack -> place -> index in it
     single: dict[int, Any] = {}
@@ -129,7 +135,8 @@ def _assemble(w: Writer, entries: Sequence[Any]) -> LaneValue:
 
 
 def shuffle(w: Writer, x: LaneValue, y: LaneValue, places: Sequence[int]) -> LaneValue:
-    """Emits the vector of the entries at ``places``: 0 to width - 1 are those of x, from width on those of y; -1 stands for any value."""
+    """Emits the vector of the entries at ``places``: 0 to width - 1 are those of x,
+    from width on those of y; -1 stands for any value."""
     mask = ", ".join(f"i32 {'poison' if k < 0 else k}" for k in places)
     instruction = f"shufflevector {w.typed_name(x)}, {w.typed_name(y)}, <{len(places)} x i32> <{mask}>"
     return w.emit_value(x.dtype, True, f"shufflevector {mask}", [x, y], instruction)
@@ -190,7 +197,8 @@ def reduce_entries(
 
 
 def fold_pack(w: Writer, combine: Callable[[LaneValue, LaneValue], LaneValue], x: LaneValue) -> LaneValue:
-    """Emits the reduction of the entries of a pack to a scalar; ``combine`` is applied to its halves, again and again."""
+    """Emits the reduction of the entries of a pack to a scalar; ``combine`` is applied to its halves,
+    again and again."""
     step = w.width // 2
     while step:
         x = combine(x, shuffle(w, x, x, [(i + step) % w.width for i in range(w.width)]))
@@ -199,7 +207,8 @@ def fold_pack(w: Writer, combine: Callable[[LaneValue, LaneValue], LaneValue], x
 
 
 def transpose_packs(w: Writer, rows: list[LaneValue]) -> list[LaneValue]:
-    """Transposes a square matrix whose rows are packs, by exchanges of ever larger blocks; returns its columns as packs."""
+    """Transposes a square matrix whose rows are packs, by exchanges of ever larger blocks;
+    returns its columns as packs."""
     step, rows = 1, list(rows)
     while step < w.width:
         for i in range(w.width):
@@ -213,7 +222,8 @@ def transpose_packs(w: Writer, rows: list[LaneValue]) -> list[LaneValue]:
 
 
 def can_permute(w: Writer, dtype: Any) -> bool:
-    """Whether the processor has an instruction for `permute`: of AVX-512, whose vectors alone hold eight numbers of eight bytes."""
+    """Whether the processor has an instruction for `permute`: of AVX-512,
+    whose vectors alone hold eight numbers of eight bytes."""
     return w.hoists_vectors and w.width == 8 and np.dtype(dtype) == np.float64
 
 
@@ -232,13 +242,15 @@ def permute(w: Writer, packs: Sequence[LaneValue], places: LaneValue) -> LaneVal
 
 
 def packs_of_array(w: Writer, x: np.ndarray) -> list[LaneValue]:
-    """Returns an array of scalars as packs of consecutive entries, the form in which it passes from one basic block to another."""
+    """Returns an array of scalars as packs of consecutive entries, the form in which it passes from
+    one basic block to another."""
     flat = list(x.flat)
     return [pack_of(w, flat[start:stop]) for start, stop in chunks(x.shape, w.width)]
 
 
 def array_of_packs(shape: Sequence[int], packs: Iterator[LaneValue], width: int) -> np.ndarray:
-    """Inverse of `packs_of_array`: returns an array of scalars of this shape; takes as many packs from the iterator as it needs."""
+    """Inverse of `packs_of_array`: returns an array of scalars of this shape;
+    takes as many packs from the iterator as it needs."""
     return object_array(
         shape, [x for start, stop in chunks(shape, width) for x in entries_of(next(packs), stop - start)]
     )

@@ -1,7 +1,9 @@
-"""Simplification of predicates, boolean values of the IR, so that the test whether any lane takes a branch needs few instructions.
+"""Simplification of predicates, boolean values of the IR, so that the test whether any lane takes a
+branch needs few instructions.
 
-A predicate shared by all lanes is tested as a scalar; finiteness of several values is tested by one comparison; a status integer
-that is only compared with 0 is not assembled from its bits. `Writer.origins` records how predicates and status integers were computed.
+A predicate shared by all lanes is tested as a scalar; finiteness of several values is tested by one comparison; a
+status integer that is only compared with 0 is not assembled from its bits. `Writer.origins` records how predicates and
+status integers were computed.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ def negate(w: Writer, x: LaneValue) -> LaneValue:
 
 
 def _opposite(kind: str, order: str) -> str:
-    """Returns the LLVM comparison that holds where another does not: its ``kind``, icmp or fcmp, and its ``order``, such as "sle" or "oge"."""
+    """Returns the LLVM comparison that holds where another does not: its ``kind``, icmp or fcmp, and its ``order``,
+    such as "sle" or "oge"."""
     if order in ("ord", "uno"):
         return f"{kind} {'uno' if order == 'ord' else 'ord'}"
     if order in OPPOSITE:
@@ -47,7 +50,8 @@ def _opposite(kind: str, order: str) -> str:
 
 
 def flags(w: Writer, x: LaneValue) -> list[Flag] | None:
-    """Returns the flags of a status integer: the bits that it can have set, each with the predicate under which it is set; None if unknown."""
+    """Returns the flags of a status integer: the bits that it can have set,
+    each with the predicate under which it is set; None if unknown."""
     if x.name == "0":
         return []
     name, *parts = w.origins.get(x.name, ("",))
@@ -55,14 +59,16 @@ def flags(w: Writer, x: LaneValue) -> list[Flag] | None:
 
 
 def with_flags(w: Writer, x: LaneValue, found: Sequence[Flag] | None) -> LaneValue:
-    """Records that the integer x has the flags ``found`` (as `flags` returns them), unless these are None; returns x."""
+    """Records that the integer x has the flags ``found`` (as `flags` returns them), unless these are None;
+    returns x."""
     if found is not None and x.name.startswith("%"):
         w.origins[x.name] = ("flags", *found)
     return x
 
 
 def flags_of_select(w: Writer, which: LaneValue, yes: LaneValue, no: LaneValue) -> list[Flag] | None:
-    """Returns the flags of ``select(which, yes, no)`` if one of ``yes`` and ``no`` is 0 and the other a constant; else None."""
+    """Returns the flags of ``select(which, yes, no)`` if one of ``yes`` and ``no`` is 0 and the other a constant;
+    else None."""
     if no.name == "0" and yes.name.isdigit():
         return [(which, int(yes.name))]
     return [(negate(w, which), int(no.name))] if yes.name == "0" and no.name.isdigit() else None
@@ -107,7 +113,8 @@ def conjuncts(w: Writer, x: LaneValue, holds: bool) -> Iterator[Literal]:
 
 
 def any_lane_where(w: Writer, asked: LaneValue, active: LaneValue | None) -> tuple[LaneValue, LaneValue]:
-    """Emits the test whether the predicate ``asked`` holds in any lane of the mask ``active`` (None: all); returns it, and the mask of these lanes.
+    """Emits the test whether the predicate ``asked`` holds in any lane of the mask ``active`` (None: all); returns it,
+    and the mask of these lanes.
 
     It tests the conjuncts of the negation: scalars, vectors, and tests of finiteness, which are merged.
     """
@@ -137,8 +144,9 @@ def _is_finite(w: Writer, x: LaneValue) -> bool:
 def _add_finiteness_test(w: Writer, conditions: list[LaneValue], numbers: Sequence[LaneValue]) -> None:
     """Adds the test that all ``numbers`` are finite to a list of conjuncts.
 
-    x - x is 0 for finite x and NaN otherwise. The differences of all numbers are combined by a bitwise OR, which replaces the 0 of a conjunct y >= 0
-    if the list has one. A number whose finiteness follows from that of another one needs no test.
+    x - x is 0 for finite x and NaN otherwise. The differences of all numbers are combined by a bitwise OR, which
+    replaces the 0 of a conjunct y >= 0 if the list has one. A number whose finiteness follows from that
+    of another one needs no test.
     """
     rest, terms = [x.name for x in numbers], set[str]()
     while rest:

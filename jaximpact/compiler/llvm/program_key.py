@@ -1,7 +1,7 @@
 """Cache keys of programs: hashes of jaxprs, so that machine code is found on disk without emitting the program's IR.
 
-Programs with equal keys have the same primitives, shapes and dtypes, parameters and constants, and are emitted by the same
-source code. A program with a parameter that has no stable hash, such as a Python function, has no key.
+Programs with equal keys have the same primitives, shapes and dtypes, parameters and constants, and are emitted by the
+same source code. A program with a parameter that has no stable hash, such as a Python function, has no key.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ IGNORED_PARAMS = {
     "custom_jvp_call": {"jvp_jaxpr_fun", "symbolic_zeros", "num_consts"},
     "custom_vjp_call": {"fwd_jaxpr_thunk", "bwd", "out_trees", "symbolic_zeros", "num_consts"},
     "custom_vmap_call": {"rule"},
-    "jit": {"in_shardings", "out_shardings", "in_layouts", "out_layouts", "donated_invars", "ctx_mesh", "name", "inline",
+    "jit": {"in_shardings", "out_shardings", "in_layouts", "out_layouts", "donated_invars", "ctx_mesh", "name",
+    "inline",
             "keep_unused", "compiler_options_kvs"},
     "remat2": {"policy"},
     "checkpoint": {"policy"},
@@ -55,7 +56,8 @@ class NoStableKey(Exception):
 def program_key(closed: Any, variables: Sequence[Any], *flags: Any) -> str | None:
     """Returns the cache key of the program of a closed jaxpr, or None if it has no stable key.
 
-    ``variables``: inputs of the program. Values of other variables that the jaxpr closes over are part of the key; so are the ``flags``.
+    ``variables``: inputs of the program. Values of other variables that the jaxpr closes over are part of the key;
+    so are the ``flags``.
     """
     hasher = _ProgramHasher(variables)
     try:

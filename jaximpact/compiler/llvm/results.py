@@ -16,12 +16,14 @@ from .ir_writer import Writer
 
 @dataclass(frozen=True, eq=False)
 class StreamEntry:
-    """An entry of the row that a stream yields in every iteration, and the place in the code where its store is written.
+    """An entry of the row that a stream yields in every iteration, and the place in the
+    code where its store is written.
 
     Attributes:
         x: the value.
         stores: lines reserved in the loop's body for its store.
-        place: IR name of an index, row * (padded lanes) + first lane: where the value is stored, relative to the memory of its entry of the result.
+        place: IR name of an index, row * (padded lanes) + first lane: where the value is stored, relative to the memory
+            of its entry of the result.
         number: number of the row, if the stream stores its rows one after the other (``by_row``), else None.
     """
 
@@ -69,7 +71,8 @@ def _store_entry(e: Any, target: str, entry: LaneValue, x: LaneValue) -> None:
 
 
 def _store_row(e: Any, target: str, row: StreamEntry, entries: list) -> None:
-    """Writes the stores of the ``entries`` of a stream's row, at consecutive addresses, into the lines that the loop's body reserved for them.
+    """Writes the stores of the ``entries`` of a stream's row, at consecutive addresses,
+    into the lines that the loop's body reserved for them.
 
     ``row``: one of the entries, for its lines and its number.
     """
@@ -90,7 +93,8 @@ def _store_row(e: Any, target: str, row: StreamEntry, entries: list) -> None:
 
 
 def _store_stream_entry(w: Writer, target: str, j: int, row: StreamEntry, x: LaneValue) -> None:
-    """Writes the store of x as entry j of a stream's rows into the lines that the loop's body reserved for it; ``row``: an entry of the row."""
+    """Writes the store of x as entry j of a stream's rows into the lines that the loop's body reserved for it; ``row``:
+    an entry of the row."""
     outside, w.lines = w.lines, row.stores
     name = "%" + w.fresh_name("p")
     w.emit(f"{name}.skip = mul i64 %rows, {j}")

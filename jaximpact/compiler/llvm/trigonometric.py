@@ -1,9 +1,9 @@
 """Sine and cosine of vectors, to 1.5 ulp for every finite number.
 
-x = k pi/2 + r with |r| at most about pi/4, where pi/2 is a sum of parts (Cody and Waite 1980; with fused multiply-add the first
-difference is exact); then minimax polynomials of r, those of the FreeBSD C library. The rounding error of r is neglected: carrying
-it takes half as many operations again, and would give one ulp. Beyond ``large``, where the integer k would be rounded, double
-precision calls the C library, lane by lane, and single precision computes in double.
+x = k pi/2 + r with |r| at most about pi/4, where pi/2 is a sum of parts (Cody and Waite 1980; with fused multiply-add
+the first difference is exact); then minimax polynomials of r, those of the FreeBSD C library. The rounding error of r
+is neglected: carrying it takes half as many operations again, and would give one ulp. Beyond ``large``, where the
+integer k would be rounded, double precision calls the C library, lane by lane, and single precision computes in double.
 """
 
 from __future__ import annotations
@@ -18,10 +18,13 @@ import numpy as np
 from .ir_values import BOOL, INT, LONG, LaneValue, constant
 from .ir_writer import RARE, Writer
 
-# Minimax polynomials on |r| <= pi/4 (those of the FreeBSD C library): sin r = r + r^3 p(r^2), cos r = 1 - r^2/2 + r^4 p(r^2).
-SINE = (1.58969099521155010221e-10, -2.50507602534068634195e-08, 2.75573137070700676789e-06, -1.98412698298579493134e-04,
+# Minimax polynomials on |r| <= pi/4 (those of the FreeBSD C library): sin r = r + r^3 p(r^2), cos r = 1 - r^2/2 + r^4
+# p(r^2).
+SINE = (1.58969099521155010221e-10, -2.50507602534068634195e-08, 2.75573137070700676789e-06,
+    -1.98412698298579493134e-04,
         8.33333333332248946124e-03, -1.66666666666666324348e-01)  # fmt: skip
-COSINE = (-1.13596475577881948265e-11, 2.08757232129817482790e-09, -2.75573143513906633035e-07, 2.48015872894767294178e-05,
+COSINE = (-1.13596475577881948265e-11, 2.08757232129817482790e-09, -2.75573143513906633035e-07,
+    2.48015872894767294178e-05,
           -1.38888888888741095749e-03, 4.16666666666666019037e-02)  # fmt: skip
 
 
@@ -137,7 +140,8 @@ def _sine_cosine_of_moderate(w: Writer, x: LaneValue, precision: Precision) -> t
     square = mul(z, z)
 
     def polynomial(coefficients: Sequence[float]) -> LaneValue:
-        """Emits a polynomial of r^2, highest power first, two terms at a time, which halves the chain of dependent instructions."""
+        """Emits a polynomial of r^2, highest power first, two terms at a time,
+        which halves the chain of dependent instructions."""
         pairs = [
             fma(z, real(a), real(b)) if a else real(b)
             for a, b in zip(coefficients[::2], coefficients[1::2], strict=True)
@@ -152,7 +156,8 @@ def _sine_cosine_of_moderate(w: Writer, x: LaneValue, precision: Precision) -> t
     bits = 8 * x.dtype.itemsize
 
     def flip_sign(value: LaneValue, half: LaneValue) -> LaneValue:
-        """Emits ``value`` with its sign flipped where the second bit of the integer ``half`` is set: in two of the four quadrants."""
+        """Emits ``value`` with its sign flipped where the second bit of the integer ``half`` is set:
+        in two of the four quadrants."""
         sign = w.op("and", w.op("shl", half, whole(bits - 2)), whole(-(2 ** (bits - 1))))
         return w.convert("bitcast", w.op("xor", w.convert("bitcast", value, precision.whole), sign), x.dtype)
 

@@ -1,8 +1,9 @@
 """Native code as custom calls of XLA's foreign function interface (FFI), so that programs compiled by XLA can call it.
 
-XLA calls a handler for each call. For one lane the handler is native, and passes XLA's buffers on. For many lanes it is a Python function that reads
-the call frame of the C interface (``xla/ffi/api/c_api.h`` of jaxlib). It takes some tens of microseconds, and holds the global interpreter lock while
-it transposes operands to the program's layout and results back.
+XLA calls a handler for each call. For one lane the handler is native, and passes XLA's buffers on. For many lanes it is
+a Python function that reads the call frame of the C interface (``xla/ffi/api/c_api.h`` of jaxlib). It takes some tens
+of microseconds, and holds the global interpreter lock while it transposes operands to the
+program's layout and results back.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ def lane_target(
     before: int = 0,
     **static: Any,
 ) -> str:
-    """Returns the name of the FFI target that runs a jitted function of one lane for all ``lanes``; registers it at the first call.
+    """Returns the name of the FFI target that runs a jitted function of one lane for all ``lanes``;
+    registers it at the first call.
 
     Args:
         one: the function, as `jax.jit` returns it.
@@ -104,14 +106,15 @@ def lane_target(
 def register_target(
     key: Any, make: Callable[[], Callable[[list, list], None]], shapes: Sequence, outputs: Sequence, lasts: bool = False
 ) -> str:
-    """Returns the name of the FFI target for ``key``, registered at the first call; it runs ``make()(operands, results)`` on numpy arrays.
+    """Returns the name of the FFI target for ``key``, registered at the first call; it runs
+    ``make()(operands, results)`` on numpy arrays.
 
     Args:
         key: identifies the target.
         make: makes the function; called once.
         shapes, outputs: pairs of shape and dtype of the operands and results.
-        lasts: whether the key means the same in every process. The name is then the same too, as cached XLA programs need it
-            (`xla_cache`).
+        lasts: whether the key means the same in every process. The name is then the same too, as cached XLA programs
+            need it (`xla_cache`).
     """
     if key in _targets:
         return _targets[key]
@@ -130,7 +133,8 @@ def register_target(
 def register_frame_handler(
     key: Any, run: Callable[[int], None], platform: str, *parts: Any, lasts: bool = False
 ) -> str:
-    """Returns the name of the FFI target for ``key``, registered at the first call; it runs ``run(frame)`` with the address of XLA's call frame.
+    """Returns the name of the FFI target for ``key``, registered at the first call; it runs ``run(frame)`` with the
+    address of XLA's call frame.
 
     ``parts``: objects to keep alive with the target; ``lasts``: as in `register_target`.
     """
@@ -156,7 +160,8 @@ def _register_handler(key: Any, address: int, *parts: Any, lasts: bool = False, 
 
 
 def _one_lane_handler(program: NativeProgram, operands: int, results: int) -> str:
-    """Returns the IR of a native handler that passes XLA's buffers to a program of one lane, a hundred times faster than a Python handler."""
+    """Returns the IR of a native handler that passes XLA's buffers to a program of one lane, a hundred times faster
+    than a Python handler."""
     lines: list[str] = []
 
     def at(name: str, base: str, offset: int) -> str:
@@ -204,7 +209,8 @@ _HandlerType = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
 
 @cache
 def lane_pool() -> ThreadPoolExecutor:
-    """Returns the thread pool of this process, with a thread per core, which computes parts of the lanes of a call in parallel."""
+    """Returns the thread pool of this process, with a thread per core,
+    which computes parts of the lanes of a call in parallel."""
     return ThreadPoolExecutor(core_count(), "jaximpact")
 
 
@@ -219,7 +225,8 @@ def _buffer_address(table: int, i: int) -> int:
 
 
 def _call_api(api: int, offset: int, arguments: ctypes.Structure) -> int | None:
-    """Calls the function of XLA's C interface whose pointer lies at ``offset`` in the table at the address ``api``; returns its error or None."""
+    """Calls the function of XLA's C interface whose pointer lies at ``offset`` in the table at the address ``api``;
+    returns its error or None."""
     call = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(_read_pointer(api + offset))
     return call(ctypes.addressof(arguments))
 
@@ -234,7 +241,8 @@ def _buffer_kinds(kinds: Sequence[tuple[tuple[int, ...], Any]]) -> list[tuple[tu
 
 
 def _buffer_arrays(table: int, kinds: Sequence[tuple[tuple[int, ...], np.dtype, Any]]) -> list[np.ndarray]:
-    """Returns the buffers of a call frame as numpy arrays on XLA's memory; ``table``: address of their table; ``kinds``: as by `_buffer_kinds`."""
+    """Returns the buffers of a call frame as numpy arrays on XLA's memory; ``table``: address of their table;
+    ``kinds``: as by `_buffer_kinds`."""
     if not kinds:
         return []
     found = []
@@ -262,7 +270,8 @@ def _make_error(api: int, text: str) -> int | None:
 
 
 def _make_handler(run: Callable[[int], None]) -> Callable[[int], int | None]:
-    """Returns the Python handler of a target, which calls ``run(frame)``, or reports the version of the interface if XLA asks for it.
+    """Returns the Python handler of a target, which calls ``run(frame)``,
+    or reports the version of the interface if XLA asks for it.
 
     It turns an exception into an error of XLA.
     """

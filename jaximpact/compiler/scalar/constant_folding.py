@@ -11,15 +11,17 @@ from .values import is_constant
 
 FOLDED: dict[str, Callable] = {
     "add": np.add, "add_any": np.add, "sub": np.subtract, "neg": np.negative, "eq": np.equal, "ne": np.not_equal,
-    "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "and": np.bitwise_and, "mul": np.multiply,
-    "or": np.bitwise_or, "xor": np.bitwise_xor, "not": np.invert, "max": np.maximum, "min": np.minimum, "sqrt": np.sqrt,
-    "abs": np.abs, "floor": np.floor, "ceil": np.ceil, "square": np.square, "sign": np.sign, "is_finite": np.isfinite,
-    "clamp": lambda least, x, most: np.minimum(np.maximum(least, x), most), "copy": lambda x: x,
+    "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "and": np.bitwise_and,
+    "mul": np.multiply, "or": np.bitwise_or, "xor": np.bitwise_xor, "not": np.invert, "max": np.maximum,
+    "min": np.minimum, "sqrt": np.sqrt, "abs": np.abs, "floor": np.floor, "ceil": np.ceil, "square": np.square,
+    "sign": np.sign, "is_finite": np.isfinite, "clamp": lambda least, x, most: np.minimum(np.maximum(least, x), most),
+    "copy": lambda x: x,
 }  # fmt: skip
 
 
 def fold(name: str, x: Sequence[Any], params: Any) -> Any:
-    """Computes the result of the primitive ``name`` whose operands x are all constants; None if it has to be computed at run time.
+    """Computes the result of the primitive ``name`` whose operands x are all constants;
+    None if it has to be computed at run time.
 
     Whoever folds has turned off numpy's warnings of overflow and the like.
     """

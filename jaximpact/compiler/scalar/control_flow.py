@@ -1,5 +1,5 @@
-"""Rules for loops, branches, calls and tables, functions (interpreter ``m``, equation, inputs) -> results; bodies of loops go to the emitter as
-functions."""
+"""Rules for loops, branches, calls and tables, functions (interpreter ``m``, equation, inputs) -> results; bodies of
+loops go to the emitter as functions."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def while_loop(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
 
 
 def scan(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
-    """Lowers a scan: writes out one of length 1 and a short one over constants, makes a counted loop of one without xs and ys, and leaves any other
-    to `Emitter.scan`."""
+    """Lowers a scan: writes out one of length 1 and a short one over constants, makes a counted loop of one without xs
+    and ys, and leaves any other to `Emitter.scan`."""
     p = eqn.params
     a, count = scan_counts(p)
     constants, start, sequences = inputs[:a], inputs[a : a + count], inputs[a + count :]
@@ -59,7 +59,8 @@ def scan(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
 
 
 def _is_short_over_constants(m: Any, eqn: Any, sequences: list[Value]) -> bool:
-    """Whether a scan goes over tables, among others, and is short enough to be written out, without the terms that are zero."""
+    """Whether a scan goes over tables, among others, and is short enough to be written out,
+    without the terms that are zero."""
     p, most = eqn.params, m.emitter.max_scalars
     small = all(isinstance(x, np.ndarray) for x in sequences) and all(v.aval.size <= most for v in eqn.outvars)
     known = any(x.size and all_constant(x) for x in sequences)
@@ -83,7 +84,8 @@ def cond(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
 
 
 def linear_solve(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
-    """Lowers `lax.custom_linear_solve`: evaluates its function ``solve`` on the right side, as only values are needed."""
+    """Lowers `lax.custom_linear_solve`: evaluates its function ``solve`` on the right side,
+    as only values are needed."""
     # constants of matvec, vecmat, solve and transpose_solve, in this order, before the right side
     ends = np.cumsum(eqn.params["const_lengths"])
     parts = [inputs[a:b] for a, b in zip([0, *ends], [*ends, None], strict=True)]
@@ -91,7 +93,8 @@ def linear_solve(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
 
 
 def custom_root(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
-    """Lowers `lax.custom_root` of newer versions of jax, whose equation holds an object with a method ``expand`` that computes the results."""
+    """Lowers `lax.custom_root` of newer versions of jax, whose equation holds an object with a method ``expand``
+    that computes the results."""
     primitive = eqn.params["_prim"]
 
     def flat(*leaves: Any) -> list:
@@ -101,7 +104,8 @@ def custom_root(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
 
 
 def platform_index(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
-    """Lowers the index of the branch of `lax.platform_dependent`: that of the default branch, which computes the same as all others."""
+    """Lowers the index of the branch of `lax.platform_dependent`: that of the default branch,
+    which computes the same as all others."""
     return [scalar_array(np.int32(eqn.params["platforms"].index(None)))]
 
 

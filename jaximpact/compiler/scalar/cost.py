@@ -20,7 +20,8 @@ def dot_terms(eqn: Any) -> int:
 
 
 def is_large(eqn: Any, max_scalars: int = MAX_SCALARS) -> bool:
-    """Whether an equation has an operand or result of more than ``max_scalars`` entries, and so becomes a loop over memory."""
+    """Whether an equation has an operand or result of more than ``max_scalars`` entries,
+    and so becomes a loop over memory."""
     if eqn.primitive.name == "dot_general" and dot_terms(eqn) > max_scalars:
         return True
     if eqn.primitive.name == "top_k":  # has no rule for scalars
@@ -62,7 +63,8 @@ def _equation_cost(eqn: Any, max_scalars: int) -> int:
 
 @remember_by_jaxpr
 def count_entries(jaxpr: Any, least: int = 0) -> int:
-    """Counts the entries of all results of a jaxpr's equations that have at least ``least`` entries; counts each loop body once."""
+    """Counts the entries of all results of a jaxpr's equations that have at least ``least`` entries;
+    counts each loop body once."""
     found = 0
     for eqn in jaxpr.eqns:
         parts = nested_jaxprs(eqn)

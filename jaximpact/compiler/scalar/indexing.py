@@ -1,4 +1,5 @@
-"""Rules for data movement, by numpy on object arrays of scalars; reading at an index that is not constant becomes a selection among all entries.
+"""Rules for data movement, by numpy on object arrays of scalars; reading at an index that is not constant becomes a
+selection among all entries.
 
 In all signatures ``m`` is the interpreter (`ScalarInterpreter`), and ``p`` are the parameters of the equation.
 """
@@ -69,7 +70,8 @@ def _iota(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
 
 
 def slice_at(m: Any, x: np.ndarray, starts: Sequence[Any], sizes: Sequence[int]) -> np.ndarray:
-    """Returns the slice of x with ``sizes`` entries along its axes from ``starts``; these are clamped so that the slice lies within x."""
+    """Returns the slice of x with ``sizes`` entries along its axes from ``starts``;
+    these are clamped so that the slice lies within x."""
     for axis, (start, size) in enumerate(zip(starts, sizes, strict=True)):
         last = x.shape[axis] - size
         part = lambda at, x=x, axis=axis, size=size: np.take(x, range(at, at + size), axis)
@@ -101,7 +103,8 @@ def clip_start(m: Any, start: Any, last: int) -> Any:
 
 
 def update_window(m: Any, x: np.ndarray, starts: Sequence[Any], window: np.ndarray, combine: Callable) -> np.ndarray:
-    """Returns a copy of x with ``combine(old, new)`` in the window that begins at ``starts``, where old is in x and new in ``window``.
+    """Returns a copy of x with ``combine(old, new)`` in the window that begins at ``starts``,
+    where old is in x and new in ``window``.
 
     A window that is not wholly inside x is skipped.
     """
@@ -122,10 +125,11 @@ def update_window(m: Any, x: np.ndarray, starts: Sequence[Any], window: np.ndarr
 
 
 def _window_starts(indices: np.ndarray, axes: Sequence[int], batch: Sequence[tuple[int, int]], rank: int) -> Iterator:
-    """Yields, for each index vector of a gather or scatter, its position in ``indices`` and the start of its window in the array.
+    """Yields, for each index vector of a gather or scatter, its position in ``indices`` and the
+    start of its window in the array.
 
-    ``axes``: the array axis that each entry of an index vector is for; ``batch``: pairs of batch axes, (of the array, of ``indices``);
-    ``rank``: number of axes of the array.
+    ``axes``: the array axis that each entry of an index vector is for; ``batch``: pairs of batch axes, (of the array,
+    of ``indices``); ``rank``: number of axes of the array.
     """
     for where in np.ndindex(indices.shape[:-1]):
         starts: list[Any] = [np.int32(0)] * rank
@@ -171,14 +175,16 @@ def replaces_entries(p: Any) -> bool:
 
 
 def combine_entry(m: Any, p: Any, old: Any, new: Any) -> Any:
-    """Returns the entry that a scatter with the parameters p computes by its ``update_jaxpr`` from the old and the new one."""
+    """Returns the entry that a scatter with the parameters p computes by its ``update_jaxpr``
+    from the old and the new one."""
     return m.evaluate(
         p["update_jaxpr"], [split_constant(x) for x in p["update_consts"]], [scalar_array(old), scalar_array(new)]
     )[0].item()
 
 
 def _scatter_rule(name: str) -> Callable:
-    """Returns the rule for scatters (x.at[indices].set, .add, ...) that combine by the primitive ``name``, or overwrite if it is empty.
+    """Returns the rule for scatters (x.at[indices].set, .add, ...) that combine by the primitive ``name``,
+    or overwrite if it is empty.
 
     Windows that are not wholly inside the array are skipped or, in mode CLIP, moved inside.
     """
@@ -220,8 +226,9 @@ MOVES: dict[str, Callable] = {
 }
 RULES: dict[str, Callable] = {name: _move_rule(move) for name, move in MOVES.items()} | {
     "split": _split,
-    "unstack": lambda m, eqn, inputs: [np.take(inputs[0], [i], eqn.params["axis"]).reshape(v.aval.shape) for i, v in enumerate(eqn.outvars)],
-    "concatenate": lambda m, eqn, inputs: [np.concatenate(inputs, eqn.params["dimension"])],
+    "unstack": lambda m, eqn, inputs: [np.take(inputs[0], [i], eqn.params["axis"]).reshape(v.aval.shape) for i,
+    v in enumerate(eqn.outvars)], "concatenate": lambda m, eqn,
+    inputs: [np.concatenate(inputs, eqn.params["dimension"])],
     "stack": lambda m, eqn, inputs: [np.stack(inputs, eqn.params["axis"])],
     "pad": _pad,
     "iota": _iota,
@@ -230,4 +237,5 @@ RULES: dict[str, Callable] = {name: _move_rule(move) for name, move in MOVES.ite
     "dynamic_update_slice": _dynamic_update_slice,
     "gather": _gather,
     "scatter": _scatter_rule(""),
-} | {f"scatter{mark}{name}": _scatter_rule(name) for name in ("add", "sub", "mul", "min", "max") for mark in "-_"}  # fmt: skip
+} | {f"scatter{mark}{name}": _scatter_rule(name) for name in ("add", "sub", "mul", "min", "max")
+for mark in "-_"}  # fmt: skip

@@ -47,8 +47,8 @@ def _no_instruction(*_: Any, **__: Any) -> Any:
 class ScalarInterpreter:
     """Evaluates jaxprs on scalars: folds constants, moves data, and has the emitter compute the rest.
 
-    ``input_values`` maps variables to values, for the program's inputs, among them some that the program closes over; all other values that it closes
-    over are constants.
+    ``input_values`` maps variables to values, for the program's inputs, among them some that the program closes over;
+    all other values that it closes over are constants.
     """
 
     def __init__(self, emitter: Emitter) -> None:
@@ -61,8 +61,8 @@ class ScalarInterpreter:
     def __call__(self, name: str, *x: Any, params: Any = None, structural: bool = True) -> Any:
         """Applies the elementwise primitive ``name`` to scalars: folds or simplifies it, else emits it.
 
-        ``structural``: whether a constant 0 comes from a sparse tangent, so that 0 * x may be dropped. If False, 0 * x is the user's own, and is
-        kept, as it may be NaN.
+        ``structural``: whether a constant 0 comes from a sparse tangent, so that 0 * x may be dropped. If False, 0 * x
+        is the user's own, and is kept, as it may be NaN.
         """
         return self.apply(name, x, params, structural)
 
@@ -80,7 +80,8 @@ class ScalarInterpreter:
         return self.emitter.op(name, params, *x)
 
     def known(self, name: str, x: Sequence[Any], params: Any, structural: bool) -> Any:
-        """Returns the result of the elementwise primitive ``name`` of scalars x if it needs no instruction, else None."""
+        """Returns the result of the elementwise primitive ``name`` of scalars x if it needs no instruction,
+        else None."""
         constants = list(map(is_constant, x))
         if all(constants):
             return fold(name, x, params)
@@ -124,10 +125,12 @@ class ScalarInterpreter:
         return [read(v) for v in jaxpr.outvars]
 
     def prepare(self, jaxpr: Any, values: Sequence[Value | None], seldom: bool = False) -> list[Value | None]:
-        """Evaluates what in a jaxpr depends only on the inputs that are not None, and returns its outputs, None for the others.
+        """Evaluates what in a jaxpr depends only on the inputs that are not None, and returns its outputs,
+        None for the others.
 
-        When the jaxpr is evaluated later, with these inputs, it takes the results from here. Branches and loops that depend on other inputs, too, are
-        left to that time; of branches that these inputs choose the operations are evaluated that cost little where the branch is not taken (``seldom``).
+        When the jaxpr is evaluated later, with these inputs, it takes the results from here. Branches and loops that
+        depend on other inputs, too, are left to that time; of branches that these inputs choose the operations are
+        evaluated that cost little where the branch is not taken (``seldom``).
         """
         closed = as_closed(jaxpr)
         env: dict = dict(zip(closed.jaxpr.invars, values, strict=True))
@@ -160,7 +163,8 @@ class ScalarInterpreter:
         return self.emitter.is_in_place(as_closed(called_jaxpr(eqn)))
 
     def prefers_memory(self, name: str, inputs: list[Value]) -> bool:
-        """Whether the primitive ``name``, which indexes or sorts an array, is cheaper on an array in memory than on scalars.
+        """Whether the primitive ``name``, which indexes or sorts an array,
+        is cheaper on an array in memory than on scalars.
 
         On scalars, access at an index that is not constant is a selection among all entries.
         """
@@ -171,7 +175,8 @@ class ScalarInterpreter:
         return inputs[0].size > most and not all(map(all_constant, places))
 
     def is_sparse(self, eqn: Any, inputs: list[Value]) -> bool:
-        """Whether an equation is a product of small matrices that has few enough terms for scalars, without the terms with a constant zero."""
+        """Whether an equation is a product of small matrices that has few enough terms for scalars,
+        without the terms with a constant zero."""
         most = self.emitter.max_scalars
         known = self.emitter.pack == 1 and eqn.primitive.name == "dot_general"
         if (
@@ -183,7 +188,8 @@ class ScalarInterpreter:
         return reductions.count_products(eqn, inputs) <= most
 
     def apply_equation(self, eqn: Any, inputs: list[Value]) -> list[Value]:
-        """Returns the results of an equation by the rule of its primitive; takes a primitive without a rule for an elementwise one.
+        """Returns the results of an equation by the rule of its primitive;
+        takes a primitive without a rule for an elementwise one.
 
         A primitive of another library has an implementation by operations of jax, which is what one lane computes.
 
@@ -237,7 +243,8 @@ def _keys(values: Sequence[Value]) -> tuple:
 
 
 def _broadcast_shape(values: Sequence[Value]) -> tuple | None:
-    """Shape of elementwise results of these values; None if they have none, as of an operation that is another kind of one."""
+    """Shape of elementwise results of these values; None if they have none,
+    as of an operation that is another kind of one."""
     try:
         return np.broadcast_shapes(*(x.shape for x in values))
     except ValueError:
@@ -259,10 +266,12 @@ def passing_values(jaxpr: Any) -> frozenset:
 
 
 def program_inputs(closed: Any) -> tuple[list, list]:
-    """Returns the input variables of the program of a closed jaxpr, and the values of those inputs that the jaxpr closes over.
+    """Returns the input variables of the program of a closed jaxpr, and the values of those
+    inputs that the jaxpr closes over.
 
-    The inputs are the jaxpr's own, then floats and tracers that it closes over: programs that differ only in these share machine code. Integers that
-    it closes over are constants of the program, as they may be indices, which are cheap only as constants.
+    The inputs are the jaxpr's own, then floats and tracers that it closes over: programs that differ only in these
+    share machine code. Integers that it closes over are constants of the program, as they may be indices,
+    which are cheap only as constants.
     """
     captured = {v: x for v, x in closed_over_values(closed).items() if _is_input(x)}
     return [*closed.jaxpr.invars, *captured], [*captured.values()]

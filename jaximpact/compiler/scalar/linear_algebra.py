@@ -1,7 +1,7 @@
 """Rules for decompositions of small matrices and triangular solves, unrolled to scalar operations.
 
-In all signatures ``m`` is the interpreter (`ScalarInterpreter`); calls of it apply elementwise primitives. A pack is a vector of entries of an array
-that one instruction computes side by side.
+In all signatures ``m`` is the interpreter (`ScalarInterpreter`); calls of it apply elementwise primitives. A pack is a
+vector of entries of an array that one instruction computes side by side.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ def _cholesky_side_by_side(m: Any, a: np.ndarray, dtype: Any) -> np.ndarray:
 
 
 def _triangular_solve_side_by_side(m: Any, a: np.ndarray, b: np.ndarray, lower: bool, unit: bool) -> np.ndarray:
-    """Returns the solution x (n, k) of a x = b for triangular a, computed by packs along the k right sides, or along the equations if k is small.
+    """Returns the solution x (n, k) of a x = b for triangular a, computed by packs along the k right sides, or along
+    the equations if k is small.
 
     ``unit``: whether the diagonal of a is 1.
     """
@@ -121,7 +122,8 @@ def _triangular_solve(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
 
 
 def _lu(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
-    """Rule for LU with partial pivoting; rows are exchanged by selections, since the row of the pivot is not known at compile time."""
+    """Rule for LU with partial pivoting; rows are exchanged by selections,
+    since the row of the pivot is not known at compile time."""
     a, dtype = inputs[0].copy(), eqn.outvars[0].aval.dtype
     n = len(a)
     permutation, pivots = [np.int32(i) for i in range(n)], []
@@ -149,7 +151,8 @@ def _lu(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
 
 
 def _semidefinite_inverse(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
-    """Rule for the primitive of `jaxtools.semidefinite`, inverse and pivots, computed on half of the symmetric matrix."""
+    """Rule for the primitive of `jaxtools.semidefinite`, inverse and pivots,
+    computed on half of the symmetric matrix."""
     (a,), dtype, cut = inputs, eqn.outvars[0].aval.dtype, eqn.params["cut"]
     n, zero, one = len(a), dtype.type(0), dtype.type(1)
     low, pivots = a.copy(), object_array((n,), [zero] * n)
@@ -169,7 +172,8 @@ def _semidefinite_inverse(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Val
 
 
 def rule_from_jax(function: Callable[[Any], Callable]) -> Callable:
-    """Returns a rule that traces the jax function ``function(params)`` on the operands' avals, and interprets its jaxpr."""
+    """Returns a rule that traces the jax function ``function(params)`` on the operands' avals,
+    and interprets its jaxpr."""
 
     def rule(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
         flat = lambda *x: jax.tree.leaves(function(eqn.params)(*x))
@@ -182,7 +186,8 @@ SWEEPS = 12  # of Jacobi's method, which converges quadratically: 6 to 8 suffice
 
 
 def _eigh(p: Any) -> Callable:
-    """Returns a jax function of a symmetric matrix that computes (eigenvectors, eigenvalues) by Jacobi's method with cyclic sweeps.
+    """Returns a jax function of a symmetric matrix that computes (eigenvectors, eigenvalues) by
+    Jacobi's method with cyclic sweeps.
 
     Reference: Golub and Van Loan, Matrix Computations (2013), 8.5. ``p``: parameters of the primitive eigh.
     """
@@ -219,7 +224,8 @@ def _eigh(p: Any) -> Callable:
 
 
 def _permutation(p: Any) -> Callable:
-    """Returns a jax function of the pivots (..., k) of an LU decomposition that makes the permutation (..., n) of its rows."""
+    """Returns a jax function of the pivots (..., k) of an LU decomposition that makes the
+    permutation (..., n) of its rows."""
 
     def exchange(pivots: Array) -> Array:
         swap = lambda i, now: now.at[i].set(now[pivots[i]]).at[pivots[i]].set(now[i])

@@ -1,6 +1,7 @@
 """Rules for sums, products, extremes and sorting of small arrays.
 
-In all signatures ``m`` is the interpreter (`ScalarInterpreter`). Scalars *side by side* are computed by one instruction, as a pack.
+In all signatures ``m`` is the interpreter (`ScalarInterpreter`). Scalars *side by side* are computed
+by one instruction, as a pack.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ def sum_entries(m: Any, entries: Iterable[Any], dtype: Any) -> Any:
 
 
 def arrange_axes(x: Value, batch: Sequence[int], contract: Sequence[int], last: bool) -> tuple[list[int], list[int]]:
-    """Returns a permutation of the axes of x for a product, and the sizes of its free axes, which are neither in ``batch`` nor in ``contract``.
+    """Returns a permutation of the axes of x for a product, and the sizes of its free axes, which are neither in
+    ``batch`` nor in ``contract``.
 
     The new order is batch, free, contracted axes if ``last``, else batch, contracted, free axes.
     """
@@ -33,7 +35,8 @@ def arrange_axes(x: Value, batch: Sequence[int], contract: Sequence[int], last: 
 
 
 def in_one_type(eqn: Any) -> Any:
-    """Returns the jaxpr of a dot_general of several types, with a product in one type: the result's, or that of an operand with more digits."""
+    """Returns the jaxpr of a dot_general of several types, with a product in one type: the result's, or that of an
+    operand with more digits."""
     *kinds, result = (v.aval.dtype for v in (*eqn.invars, *eqn.outvars))
     if result.kind in "iub" and any(x.kind == "f" for x in kinds):
         raise Unsupported(f"a product of {kinds[0]} and {kinds[1]} as {result}")
@@ -76,7 +79,8 @@ def count_products(eqn: Any, inputs: Sequence[Value]) -> int:
 
 
 def product_side_by_side(m: Any, x: np.ndarray, y: np.ndarray, dtype: Any) -> np.ndarray:
-    """Returns the product x y of x (r, n) and y (n, c), computed side by side along the axis that takes the fewest instructions."""
+    """Returns the product x y of x (r, n) and y (n, c), computed side by side along the axis that
+    takes the fewest instructions."""
     (rows, n), columns, pack = x.shape, y.shape[1], m.emitter.pack
     zero = np.dtype(dtype).type(0)
     nonzero = lambda z: np.array([[not (is_constant(v) and v == 0) for v in line] for line in z], int).reshape(z.shape)
@@ -110,7 +114,8 @@ def product_side_by_side(m: Any, x: np.ndarray, y: np.ndarray, dtype: Any) -> np
 
 
 def _by_columns(m: Any, x: np.ndarray, y: np.ndarray, dtype: Any) -> np.ndarray:
-    """Returns the product x y of matrices, with the sums in a row of it computed side by side, each from left to right."""
+    """Returns the product x y of matrices, with the sums in a row of it computed side by side,
+    each from left to right."""
     found = np.empty((len(x), y.shape[1]), object)
     add = "or" if np.dtype(dtype) == bool else "add"
     for i in range(len(x)):
@@ -123,7 +128,8 @@ def _by_columns(m: Any, x: np.ndarray, y: np.ndarray, dtype: Any) -> np.ndarray:
 
 
 def sum_side_by_side(m: Any, entries: Sequence[Any], dtype: Any) -> Any:
-    """Returns the sum of scalars, or of booleans whether any is true; leaves constant zeros out, and adds the others side by side."""
+    """Returns the sum of scalars, or of booleans whether any is true; leaves constant zeros out,
+    and adds the others side by side."""
     entries = [x for x in entries if not (is_constant(x) and x == 0)]
     if 2 * len(entries) <= m.emitter.pack:
         return sum_entries(m, entries, dtype)
@@ -132,7 +138,8 @@ def sum_side_by_side(m: Any, entries: Sequence[Any], dtype: Any) -> Any:
 
 
 def without_repetition(name: str, entries: Iterable[Any]) -> list:
-    """Returns the ``entries`` that a reduction by the primitive ``name`` needs: all, but for max and min only the last one of equal constants.
+    """Returns the ``entries`` that a reduction by the primitive ``name`` needs: all,
+    but for max and min only the last one of equal constants.
 
     The zeros of a sparse row are such constants.
     """
@@ -144,7 +151,8 @@ def without_repetition(name: str, entries: Iterable[Any]) -> list:
 
 
 def _reduce_side_by_side(m: Any, name: str, x: np.ndarray) -> Any:
-    """Returns the reductions (r,) of the rows of x (r, n), n > 0: several rows side by side, or if they are few, the entries of each row."""
+    """Returns the reductions (r,) of the rows of x (r, n), n > 0: several rows side by side, or if they are few,
+    the entries of each row."""
     rows, n = x.shape
     if 2 * rows > m.emitter.pack:
         return reduce(lambda found, k: m.elementwise(name, found, x[:, k]), range(1, n), x[:, 0])
@@ -161,7 +169,8 @@ def _reduce_side_by_side(m: Any, name: str, x: np.ndarray) -> Any:
 
 
 def _reduce_rule(name: str, start: Any) -> Callable:
-    """Returns the rule for a reduction by the primitive ``name``; ``start``: result for no entries, None if it depends on the dtype."""
+    """Returns the rule for a reduction by the primitive ``name``; ``start``: result for no entries,
+    None if it depends on the dtype."""
 
     def rule(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
         (x,) = inputs
@@ -184,7 +193,8 @@ def _reduce_rule(name: str, start: Any) -> Callable:
 
 
 def _arg_rule(name: str) -> Callable:
-    """Returns the rule for argmax or argmin, by the comparison ``name``, "gt" or "lt": finds the first of equal entries; NaN beats all others."""
+    """Returns the rule for argmax or argmin, by the comparison ``name``, "gt" or "lt": finds the first of equal
+    entries; NaN beats all others."""
 
     def rule(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
         (axis,), dtype = eqn.params["axes"], np.dtype(eqn.params["index_dtype"])
@@ -215,7 +225,8 @@ def _cumulative_rule(name: str) -> Callable:
 
 
 def _sort(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
-    """Rule for sort by one key: odd-even transposition, n passes in which neighbours are exchanged; stable, NaN last."""
+    """Rule for sort by one key: odd-even transposition, n passes in which neighbours are exchanged; stable,
+    NaN last."""
     if eqn.params["num_keys"] != 1:
         raise Unsupported("sort by several keys")
     axis = eqn.params["dimension"]
@@ -237,8 +248,11 @@ def _sort(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
 
 RULES: dict[str, Callable] = {
     "dot_general": _dot_general,
-    "reduce_sum": _reduce_rule("add", 0), "reduce_prod": _reduce_rule("mul", 1), "reduce_max": _reduce_rule("max", None),
-    "reduce_min": _reduce_rule("min", None), "reduce_and": _reduce_rule("and", True), "reduce_or": _reduce_rule("or", False),
-    "argmin": _arg_rule("lt"), "argmax": _arg_rule("gt"), "cumsum": _cumulative_rule("add"), "cumprod": _cumulative_rule("mul"),
-    "cummax": _cumulative_rule("max"), "cummin": _cumulative_rule("min"), "sort": _sort,
+    "reduce_sum": _reduce_rule("add", 0), "reduce_prod": _reduce_rule("mul", 1),
+    "reduce_max": _reduce_rule("max", None),
+    "reduce_min": _reduce_rule("min", None), "reduce_and": _reduce_rule("and", True),
+    "reduce_or": _reduce_rule("or", False),
+    "argmin": _arg_rule("lt"), "argmax": _arg_rule("gt"), "cumsum": _cumulative_rule("add"),
+    "cumprod": _cumulative_rule("mul"), "cummax": _cumulative_rule("max"), "cummin": _cumulative_rule("min"),
+    "sort": _sort,
 }  # fmt: skip

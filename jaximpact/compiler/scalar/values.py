@@ -14,11 +14,13 @@ Value = Any  # a numpy object array of scalars, or a large array in an emitter's
 
 
 class Unsupported(Exception):
-    """Raised where the compiler has no rule for a primitive or a type, or the program is too large; the message says which."""
+    """Raised where the compiler has no rule for a primitive or a type, or the program is too large;
+    the message says which."""
 
 
 class Emitter(Protocol):
-    """Interface of an emitter of instructions; its scalars have a ``dtype``, and are either the same for all lanes or differ between lanes."""
+    """Interface of an emitter of instructions; its scalars have a ``dtype``,
+    and are either the same for all lanes or differ between lanes."""
 
     pack: int  # entries of an array that it computes side by side in one instruction; 1: one by one
     max_scalars: int  # entries of the largest array that is taken apart into scalars
@@ -32,13 +34,16 @@ class Emitter(Protocol):
     ) -> np.ndarray:
         """Emits an elementwise primitive of arrays of one shape; called only if the attribute `pack` is above 1.
 
-        ``machine``: the `ScalarInterpreter`, for entries that are emitted one by one; ``structural``: as in `ScalarInterpreter.__call__`.
+        ``machine``: the `ScalarInterpreter`, for entries that are emitted one by one; ``structural``: as in
+        `ScalarInterpreter.__call__`.
         """
 
     def reduction(self, name: str, entries: Sequence[Any], empty: Any) -> Any:
-        """Emits the reduction of many scalars by the primitive ``name``; called only if the attribute `pack` is above 1.
+        """Emits the reduction of many scalars by the primitive ``name``;
+        called only if the attribute `pack` is above 1.
 
-        ``empty``: neutral element of the reduction; None for a reduction, such as max, whose result a repeated entry does not change.
+        ``empty``: neutral element of the reduction; None for a reduction, such as max,
+        whose result a repeated entry does not change.
         """
 
     def adjacent(self, entries: Sequence[Any]) -> bool:
@@ -58,10 +63,11 @@ class Emitter(Protocol):
         body: Callable[[list[Value]], list],
         prepare: Callable[[list[Value | None]], Any] | None = None,
     ) -> list[Value]:
-        """Emits ``while continues(carry): carry = body(carry)``, and returns the last carry; a lane that is done keeps its carry.
+        """Emits ``while continues(carry): carry = body(carry)``, and returns the last carry;
+        a lane that is done keeps its carry.
 
-        ``varies``: mask of the carried values that differ between lanes in some iteration. ``prepare(carry)`` emits what in the body is the same in all
-        lanes, given the carry with None for values that differ.
+        ``varies``: mask of the carried values that differ between lanes in some iteration. ``prepare(carry)`` emits
+        what in the body is the same in all lanes, given the carry with None for values that differ.
         """
 
     def switch(
@@ -75,8 +81,8 @@ class Emitter(Protocol):
     ) -> list:
         """Emits a branch that runs the jaxpr ``branches[which]`` on the operands, and returns its results.
 
-        ``which`` is known at run time only, and is clamped to the valid range. ``avals``: avals of the results; ``varies``: mask of the results that
-        differ between lanes.
+        ``which`` is known at run time only, and is clamped to the valid range. ``avals``: avals of the results;
+        ``varies``: mask of the results that differ between lanes.
         """
 
     def array_primitive(self, machine: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
@@ -89,7 +95,8 @@ class Emitter(Protocol):
         """Whether the code of an outlined jaxpr stands where it is called."""
 
     def call(self, machine: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
-        """Emits a call of an outlined or seldom function (`jaxtools.outlined`), or emits the function's code in place of the call."""
+        """Emits a call of an outlined or seldom function (`jaxtools.outlined`),
+        or emits the function's code in place of the call."""
 
     def scan(self, machine: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
         """Emits a scan with xs or ys."""

@@ -1,4 +1,5 @@
-"""Contact laws and solvers: `laws` is the interface for schemes, `solved` the law by a solver, then one file for each solver."""
+"""Contact laws and solvers: `laws` is the interface for schemes, `solved` the law by a solver,
+then one file for each solver."""
 
 from .active_set import ActiveSet
 from .admm import ADMM

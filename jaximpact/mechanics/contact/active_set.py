@@ -36,15 +36,17 @@ PROXIMAL_STEPS = 20
 class ActiveSet(ContactSolver):
     """Exact solution of the linearised problem; the default.
 
-    For up to three constraints every active set is tried in straight-line code, which costs the same for every lane of a
-    batch. For more than eight, an active set is guessed and corrected by the signs of impulses and gap velocities, one factorisation
-    each time. If that does not converge, and for four to eight constraints, constraints enter the active set one at a time and leave it when
-    their impulse would become negative. Each change is one pivot of O(m^2); their number is finite in exact arithmetic for any positive semidefinite
-    Delassus matrix, dependent gradients included, and an infeasible linearisation is recognised. Where round-off in nearly
-    dependent gradients leaves a residual above the tolerance, proximal iterations reduce it; the status has CONTACTS_NOT_SOLVED only if they miss
-    the tolerance too.
+    For up to three constraints every active set is tried in straight-line code, which costs the same for every lane of
+    a batch. For more than eight, an active set is guessed and corrected by the signs of impulses and gap velocities,
+    one factorisation each time. If that does not converge, and for four to eight constraints, constraints enter the
+    active set one at a time and leave it when their impulse would become negative. Each change is one pivot of O(m^2);
+    their number is finite in exact arithmetic for any positive semidefinite Delassus matrix, dependent gradients
+    included, and an infeasible linearisation is recognised. Where round-off in nearly dependent gradients leaves a
+    residual above the tolerance, proximal iterations reduce it; the status has CONTACTS_NOT_SOLVED only
+    if they miss the tolerance too.
 
-    Of many constraints only a working set is solved for, not much larger than the number d of coordinates; the other constraints are checked.
+    Of many constraints only a working set is solved for, not much larger than the number d of coordinates;
+    the other constraints are checked.
 
     Attributes:
         tolerance: KKT residual [gap velocity]; by default 1e-12 of the speed at which contacts close.
@@ -60,14 +62,15 @@ class ActiveSet(ContactSolver):
     def working_sets(self, m: int, d: int) -> tuple[int, ...]:
         """Returns the increasing sizes of the working sets that are tried, for m constraints on d coordinates.
 
-        The last one has room for 1.5 d constraints, at least 24: at most d gradients are independent, but in dense packings of spheres a few more
-        contacts are closed.
+        The last one has room for 1.5 d constraints, at least 24: at most d gradients are independent, but in dense
+        packings of spheres a few more contacts are closed.
         """
         size = min(m, max(24, d + d // 2))
         return (FEW, size) if size > 32 else (size,)
 
     def impulses(self, contacts: Contacts, offset: Array, tolerance: Array, guess: Array) -> Impulses:
-        """Solves as `ContactSolver.impulses`; the initial active set is that of the non-zero impulses in ``guess``, if there are any."""
+        """Solves as `ContactSolver.impulses`; the initial active set is that of the non-zero impulses in ``guess``,
+        if there are any."""
         m, d = contacts.shape
         a = contacts.delassus()
         if m <= ENUMERATE:
@@ -95,12 +98,13 @@ def solves(a: Array, b: Array, x: Array, tolerance: Array) -> Array:
 
 
 def guess_active_set(a: Array, b: Array, tolerance: Array, start: Attempt, most: int) -> Attempt:
-    """Makes a few iterations of the primal-dual active-set method (M. Hintermueller, K. Ito, K. Kunisch, SIAM J. Optim. 13 (2002)).
+    """Makes a few iterations of the primal-dual active-set method (M. Hintermueller, K. Ito, K.
+    Kunisch, SIAM J. Optim. 13 (2002)).
 
-    ``a`` (m, m) and ``b`` (m,): Delassus matrix and offset, as in `solves`; ``start``: the attempt whose impulses give the first active set.
-    Returns the last attempt. It counts as unsolved if the iterations have not converged, or if more than ``most`` contacts have impulses: the caller
-    then goes on with `pivot_and_refine`, which gives impulses to contacts with independent gradients only, so that the working set has room for
-    other contacts.
+    ``a`` (m, m) and ``b`` (m,): Delassus matrix and offset, as in `solves`; ``start``: the attempt whose impulses give
+    the first active set. Returns the last attempt. It counts as unsolved if the iterations have not converged, or if
+    more than ``most`` contacts have impulses: the caller then goes on with `pivot_and_refine`, which gives impulses to
+    contacts with independent gradients only, so that the working set has room for other contacts.
     """
     # regularised against dependent gradients; each factorisation corrects the impulses of the one before
     diagonal, none = linalg.diagonal(a), jnp.zeros_like(a)
@@ -132,11 +136,12 @@ def guess_active_set(a: Array, b: Array, tolerance: Array, start: Attempt, most:
 def pivot_and_refine(
     a: Array, b: Array, tolerance: Array, start: Attempt, pivots: Callable[..., Impulses] | None = None
 ) -> Impulses:
-    """Solves 0 <= x _|_ a x + b >= 0 by the dual active-set method, then by proximal iterations until the residual is small enough.
+    """Solves 0 <= x _|_ a x + b >= 0 by the dual active-set method, then by proximal iterations until
+    the residual is small enough.
 
-    Returns the impulses of ``start`` if it is solved already. ``pivots``: another function to call in place of `dual_active_set`. A proximal
-    iteration solves the problem with a + r D in place of a and b - r D x in place of b, with the diagonal D of a, the latest impulses x and a small
-    number r: gradients are then no longer dependent.
+    Returns the impulses of ``start`` if it is solved already. ``pivots``: another function to call in place of
+    `dual_active_set`. A proximal iteration solves the problem with a + r D in place of a and b - r D x in place of b,
+    with the diagonal D of a, the latest impulses x and a small number r: gradients are then no longer dependent.
     """
     shift = jnp.maximum(PROXIMAL, 64 * jnp.finfo(b.dtype).eps) * linalg.diagonal(a)
 
@@ -163,7 +168,8 @@ _solve_by_pivots = outlined(pivot_and_refine)
 
 @outlined
 def enumerate_sets(a: Array, b: Array) -> Impulses:
-    """Solves 0 <= x _|_ a x + b >= 0 by trying all 2^m active sets, in unrolled code, for m <= 3; returns the one of least residual."""
+    """Solves 0 <= x _|_ a x + b >= 0 by trying all 2^m active sets, in unrolled code, for m <= 3;
+    returns the one of least residual."""
     m = b.shape[0]
     best, best_score = [jnp.zeros((), b.dtype)] * m, jnp.max(-b)
     for size in range(1, m + 1):
@@ -185,10 +191,12 @@ def enumerate_sets(a: Array, b: Array) -> Impulses:
 
 
 def dual_active_set(a: Array, b: Array, tolerance: Array) -> Impulses:
-    """Solves 0 <= x _|_ a x + b >= 0 by the method of Goldfarb and Idnani on the principal-pivot tableau p = T y + beta.
+    """Solves 0 <= x _|_ a x + b >= 0 by the method of Goldfarb and Idnani on the
+    principal-pivot tableau p = T y + beta.
 
-    For each constraint, p holds its impulse if it is active, else its gap velocity; y holds the other one of these two, which is zero. Only the
-    constraint r that enters the active set has a nonzero entry of y: its impulse theta, which is raised from zero.
+    For each constraint, p holds its impulse if it is active, else its gap velocity; y holds the other one of these two,
+    which is zero. Only the constraint r that enters the active set has a nonzero entry of y: its impulse theta,
+    which is raised from zero.
     """
     m = b.shape[0]
     eps = jnp.finfo(b.dtype).eps

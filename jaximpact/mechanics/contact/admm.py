@@ -1,4 +1,5 @@
-"""Contact solver by over-relaxed ADMM on the dual (the impulses); at intervals the equations of the active set are solved exactly.
+"""Contact solver by over-relaxed ADMM on the dual (the impulses); at intervals the equations of the
+active set are solved exactly.
 
 References: S. Boyd et al., Found. Trends Mach. Learn. 3 (2011); E. Ghadimi et al., IEEE Trans. Autom. Control 60 (2015)
 for the penalty; B. Stellato et al., OSQP, Math. Prog. Comp. 12 (2020) for the polishing step.
@@ -25,11 +26,12 @@ TRIED = 20  # iterations after which the active set is tried
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class ADMM(ContactSolver):
-    """Alternating direction method of multipliers: one eigendecomposition, then products; robust on ill-conditioned contacts.
+    """Alternating direction method of multipliers: one eigendecomposition, then products;
+    robust on ill-conditioned contacts.
 
     The penalty is the geometric mean of the extreme non-zero eigenvalues of the scaled Delassus matrix, optimal for a
-    quadratic objective. At intervals the equations of the current active set are solved exactly: with very unequal masses the active set is right
-    long before the impulses are.
+    quadratic objective. At intervals the equations of the current active set are solved exactly: with very unequal
+    masses the active set is right long before the impulses are.
 
     Attributes:
         tolerance: KKT residual [gap velocity]; by default 1e-12 of the speed at which contacts close.

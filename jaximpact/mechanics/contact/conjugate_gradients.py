@@ -1,7 +1,8 @@
-"""Contact solver by conjugate gradients on the active contacts, with projected gradient steps that change the active set.
+"""Contact solver by conjugate gradients on the active contacts, with projected gradient
+steps that change the active set.
 
-Reference: Z. Dostal, J. Schoberl, Minimizing quadratic functions over non-negative cone with the rate of convergence and finite
-termination, Comput. Optim. Appl. 30 (2005), algorithm MPRGP.
+Reference: Z. Dostal, J. Schoberl, Minimizing quadratic functions over non-negative cone with the rate of convergence
+and finite termination, Comput. Optim. Appl. 30 (2005), algorithm MPRGP.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ STEP = 1.9  # of a projected gradient step, over the largest eigenvalue: 2 is th
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class ConjugateGradients(ContactSolver):
-    """Conjugate-gradient method for very many contacts: needs no matrix, and about half as many products as `ProjectedGradient`.
+    """Conjugate-gradient method for very many contacts: needs no matrix,
+    and about half as many products as `ProjectedGradient`.
 
-    The products are G v, with the gradients G of the gaps, and M^-1 G' L for impulses L. On a CPU native code loops over contacts between bodies.
+    The products are G v, with the gradients G of the gaps, and M^-1 G' L for impulses L. On a CPU native code loops
+    over contacts between bodies.
 
     Attributes:
         tolerance: KKT residual [gap velocity]; by default 3e-7 of the speed at which contacts close.
@@ -61,7 +64,8 @@ class ConjugateGradients(ContactSolver):
         return contacts.swept(products, offset, among, allowed, guess, self.max_iterations)
 
     def _products(self, contacts: Contacts, offset: Array, tolerance: Array, guess: Array) -> tuple[Array, Array]:
-        """Solves by MPRGP in operations of jax, where there is no native code; returns impulses (m,) and the number of iterations.
+        """Solves by MPRGP in operations of jax, where there is no native code;
+        returns impulses (m,) and the number of iterations.
 
         Arguments as of `ContactSolver.impulses`, with a tolerance for each contact.
         """
@@ -118,9 +122,10 @@ class ConjugateGradients(ContactSolver):
 class _Face(NamedTuple):
     """Carry of MPRGP.
 
-    Scaled impulses x, gradient g and search direction p (m,); whether g is ``exact``, that is computed from x, not updated; ``residual``, the largest
-    ratio of residual to tolerance; and the sizes (squares) of two parts of the gradient, whose comparison decides on the next step: ``free``, of the
-    entries where x > 0, and ``chopped``, of the entries where x = 0 would increase in a gradient step.
+    Scaled impulses x, gradient g and search direction p (m,); whether g is ``exact``, that is computed from x, not
+    updated; ``residual``, the largest ratio of residual to tolerance; and the sizes (squares) of two parts of the
+    gradient, whose comparison decides on the next step: ``free``, of the entries where x > 0, and ``chopped``, of the
+    entries where x = 0 would increase in a gradient step.
     """
 
     x: Array
@@ -133,7 +138,8 @@ class _Face(NamedTuple):
 
 
 def _largest(product: Callable[[Array], Array], x: Array) -> Array:
-    """Estimates the largest eigenvalue of A by the power method from x (m,), with a margin above it; ``product(x)`` is A x."""
+    """Estimates the largest eigenvalue of A by the power method from x (m,), with a margin above it;
+    ``product(x)`` is A x."""
 
     def body(_: int, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         x = carry[0]

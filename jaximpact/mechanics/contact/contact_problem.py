@@ -23,10 +23,11 @@ from .solver import ContactSolver, closing_speed, complementarity, resolved
 class ContactSolution(NamedTuple):
     """Solution of one contact problem of m contacts.
 
-    ``impulse`` x (m,), or (m, 1 + k) with friction; ``velocity`` of the contacts after it, A x + b, of the same shape; ``residual`` () of the
-    natural map [velocity]; ``iterations`` (); ``status`` (), bits of `Status`: CONTACTS_NOT_SOLVED where no impulses make all gap velocities >= 0,
-    CONTACTS_NOT_SOLVED where the residual is above the solver's tolerance, INPUT_INVALID where a traced matrix is not symmetric and positive
-    semidefinite, or a traced coefficient of friction not >= 0.
+    ``impulse`` x (m,), or (m, 1 + k) with friction; ``velocity`` of the contacts after it, A x + b, of the same shape;
+    ``residual`` () of the natural map [velocity]; ``iterations`` (); ``status`` (), bits of `Status`:
+    CONTACTS_NOT_SOLVED where no impulses make all gap velocities >= 0, CONTACTS_NOT_SOLVED where the residual is above
+    the solver's tolerance, INPUT_INVALID where a traced matrix is not symmetric and positive semidefinite, or a traced
+    coefficient of friction not >= 0.
     """
 
     impulse: Array
@@ -44,25 +45,29 @@ def solve_contact(
     solver: ContactSolver | None = None,
     guess: ArrayLike | None = None,
 ) -> ContactSolution:
-    """Solves 0 <= x _|_ A x + b >= 0, a quadratic program on the half-lines x >= 0; with friction the same on Coulomb's cones.
+    """Solves 0 <= x _|_ A x + b >= 0, a quadratic program on the half-lines x >= 0;
+    with friction the same on Coulomb's cones.
 
-    Forward and reverse mode give the derivative by A, b and mu with the active set (the modes) of the solution held fixed. For a batch of
-    problems use `jax.vmap`, which suits all solvers.
+    Forward and reverse mode give the derivative by A, b and mu with the active set (the modes) of the solution held
+    fixed. For a batch of problems use `jax.vmap`, which suits all solvers.
 
     Args:
-        delassus: A (m, m), symmetric and positive semidefinite, G M^-1 G' of a mechanical system; with friction (m (1 + k), m (1 + k)), contact by
+        delassus: A (m, m), symmetric and positive semidefinite, G M^-1 G' of a mechanical system; with friction (m (1 +
+            k), m (1 + k)), contact by
             contact: normal, then the k = 1 or 2 tangents.
-        velocity: b (m,), gap velocities without impulses, restitution included: b = u + e u_before; with friction (m, 1 + k).
+        velocity: b (m,), gap velocities without impulses, restitution included: b = u + e u_before;
+            with friction (m, 1 + k).
         friction: mu >= 0, () or (m,).
         solver: a contact solver; by default `ActiveSet`, which is exact.
-        guess: impulses to start from, in the shape of ``velocity``, such as those of the previous step; by default zeros.
+        guess: impulses to start from, in the shape of ``velocity``, such as those of the previous step;
+            by default zeros.
 
     Returns:
         A `ContactSolution`.
 
     Raises:
-        ValueError, TypeError: a shape that does not fit, a matrix that is not finite, symmetric and positive semidefinite, a negative coefficient of
-            friction.
+        ValueError, TypeError: a shape that does not fit, a matrix that is not finite, symmetric and positive
+            semidefinite, a negative coefficient of friction.
     """
     solver = ActiveSet() if solver is None else solver
     check_kind("solver", solver, ContactSolver, "a contact solver such as ActiveSet()")
@@ -71,7 +76,8 @@ def solve_contact(
     a = jnp.asarray(delassus, b.dtype)
     rubs, mu = friction is not None, cast(Any, friction)
     if b.ndim not in (1, 2) or (b.ndim == 2) != rubs or (rubs and b.shape[1] not in (2, 3)):
-        raise ValueError(f"velocity must have shape (m,), and (m, 2) or (m, 3) with friction; got {b.shape}" + ("" if rubs else ", without friction"))  # fmt: skip
+        raise ValueError(f"velocity must have shape (m,), and (m, 2) or (m, 3) with friction; got {b.shape}" + (""
+            if rubs else ", without friction"))  # fmt: skip
     if a.shape != (b.size, b.size):
         raise ValueError(
             f"delassus must have shape ({b.size}, {b.size}) for a velocity of shape {b.shape}, got {a.shape}"
@@ -110,7 +116,8 @@ def _check_semidefinite(a: np.ndarray) -> None:
     least = np.min(np.linalg.eigvalsh(a), initial=0.0)
     if least < -small:
         raise ValueError(
-            f"delassus must be positive semidefinite, G M^-1 G' of a positive definite mass matrix: its least eigenvalue is {least:.3g}"
+            "delassus must be positive semidefinite, G M^-1 G' of a positive definite mass matrix: its least "
+            f"eigenvalue is {least:.3g}"
         )
 
 

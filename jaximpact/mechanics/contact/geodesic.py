@@ -1,7 +1,7 @@
 """Projection along geodesics of the kinetic metric, for one constraint (Paoli and Schatzman 1999, (1.10)-(1.11)).
 
-Finds Z on the boundary f = 0 and s >= 0 such that the geodesic from Z with unit initial velocity -N(Z), N proportional to
-M^-1 grad f, reaches the target W at arc length s. Christoffel symbols come from automatic differentiation.
+Finds Z on the boundary f = 0 and s >= 0 such that the geodesic from Z with unit initial velocity -N(Z), N proportional
+to M^-1 grad f, reaches the target W at arc length s. Christoffel symbols come from automatic differentiation.
 """
 
 from __future__ import annotations
@@ -54,12 +54,14 @@ def geodesic(problem: Problem, z: Array, w: Array, args: Any) -> Array:
 
 
 def project_geodesic(solver: ContactSolver, problem: Problem, target: Target, args: Any) -> Reaction:
-    """Projects a target W onto f >= 0, for a problem with one gap f, along the geodesic from W to the boundary f = 0 that meets it at right angles.
+    """Projects a target W onto f >= 0, for a problem with one gap f, along the geodesic from W to the boundary f = 0
+    that meets it at right angles.
 
-    The projection Z is the point where the geodesic meets the boundary, and s is its length from Z to W. The reaction has the velocity jump
-    (Z - W) / scale, with the ``scale`` of the `Target`, a time. Its impulse is L = s / (scale |grad f|), where |grad f| is the norm of the gradient
-    at Z in the metric M^-1: L M^-1 grad f is then a velocity of norm s / scale along the normal. Tolerance and largest number of linearisations are
-    those of the ``solver``.
+    The projection Z is the point where the geodesic meets the boundary, and s is its length from Z to W. The reaction
+    has the velocity jump (Z - W) / scale, with the ``scale`` of the `Target`, a time. Its impulse is L = s /
+    (scale |grad f|), where |grad f| is the norm of the gradient at Z in the metric M^-1: L M^-1 grad f is then a
+    velocity of norm s / scale along the normal. Tolerance and largest number of
+    linearisations are those of the ``solver``.
     """
     scale, w = target.scale, target.base + target.increment
     d, dtype = w.shape[0], w.dtype

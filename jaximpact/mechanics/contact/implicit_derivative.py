@@ -28,12 +28,14 @@ def reaction(
     dense: bool = True,
     contacts: Contacts | None = None,
 ) -> Reaction:
-    """Returns the reaction whose x = (jump (d,), impulse (m,)) is the root of the function ``residual(x)``, with derivatives.
+    """Returns the reaction whose x = (jump (d,), impulse (m,)) is the root of the function ``residual(x)``,
+    with derivatives.
 
-    ``solve()`` returns this root, and (residual, iterations, status). Forward and reverse mode follow from the implicit function theorem at the
-    solution with the active set held fixed. Dependent active gradients are regularised by round-off: the jump's derivative is then still right, and
-    the split between impulses is the one of least weighted norm. Unless ``dense``, only products with gradients are used, no matrix. If the
-    residual is linear, its ``contacts`` may be given: the equations of the derivative are then solved for the acting contacts only.
+    ``solve()`` returns this root, and (residual, iterations, status). Forward and reverse mode follow from the implicit
+    function theorem at the solution with the active set held fixed. Dependent active gradients are regularised by
+    round-off: the jump's derivative is then still right, and the split between impulses is the one of least weighted
+    norm. Unless ``dense``, only products with gradients are used, no matrix. If the residual is linear, its
+    ``contacts`` may be given: the equations of the derivative are then solved for the acting contacts only.
     """
 
     def found(_: Any, guess: Any) -> tuple:
@@ -54,7 +56,8 @@ def reaction(
 def _tangent(linear: Callable, y: tuple[Array, Array]) -> tuple[Array, Array]:
     """Solves ``linear(x) = y`` for x = (jump, impulse) by block elimination.
 
-    Reverse mode transposes this function, which must therefore be linear in y: no factor that multiplies y may depend on y.
+    Reverse mode transposes this function, which must therefore be linear in y:
+    no factor that multiplies y may depend on y.
     """
     flat, unravel = ravel_pytree(y)
     d = y[0].size
@@ -71,7 +74,8 @@ def _tangent(linear: Callable, y: tuple[Array, Array]) -> tuple[Array, Array]:
 def _tangent_of_acting(contacts: Contacts, linear: Callable, y: tuple[Array, Array]) -> tuple[Array, Array]:
     """Solves ``linear(x) = y`` for x = (jump, impulse) by the Delassus matrix of the acting contacts.
 
-    ``linear`` is (jump - R impulse, G jump of acting contacts and impulse of the others), with the response R = M^-1 G'.
+    ``linear`` is (jump - R impulse, G jump of acting contacts and impulse of the others),
+    with the response R = M^-1 G'.
     """
     acting = linear((jnp.zeros_like(y[0]), jnp.ones_like(y[1])))[1] == 0
     known = jnp.where(acting, 0, y[1])
@@ -83,8 +87,8 @@ def _tangent_of_acting(contacts: Contacts, linear: Callable, y: tuple[Array, Arr
 def _tangent_by_products(linear: Callable, y: tuple[Array, Array]) -> tuple[Array, Array]:
     """Solves ``linear(x) = y`` for x = (jump, impulse) by conjugate gradients.
 
-    ``linear`` is (P jump - R impulse, G jump of closed contacts and impulse of open ones), with the response R = M^-1 G'; P is the identity for
-    linear gaps and otherwise differs from it by the turning of the gradients in a step.
+    ``linear`` is (P jump - R impulse, G jump of closed contacts and impulse of open ones), with the response R = M^-1
+    G'; P is the identity for linear gaps and otherwise differs from it by the turning of the gradients in a step.
     """
     none = jnp.zeros_like(y[0]), jnp.zeros_like(y[1])
     opened = linear((none[0], jnp.ones_like(y[1])))[1] != 0

@@ -1,7 +1,8 @@
 """Contact laws, as a step uses them: impulses for gap velocities, or the projection of a position.
 
-A scheme calls any law in the same way: `solved.Solved` computes the impulses, `Open` gives none and reports where one should
-act, `Held` keeps given contacts closed, so that differentiating a step gives the derivative with the active set fixed.
+A scheme calls any law in the same way: `solved.Solved` computes the impulses, `Open` gives none and reports where one
+should act, `Held` keeps given contacts closed, so that differentiating a step gives the
+derivative with the active set fixed.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from .friction.cones import OPEN, ConeProblem, length
 class Reaction(NamedTuple):
     """Result of a contact law in a step: velocity jump, impulses and their accuracy.
 
-    ``jump`` velocity jump M^-1 G' L (d,); ``impulse`` L (m,); ``acts`` (m,) contacts that have an impulse or, with `Open`,
-    would be violated without one; ``residual`` largest KKT violation [velocity]; ``iterations`` of the solver, summed over
-    linearisations; ``status`` bits; ``friction``.
+    ``jump`` velocity jump M^-1 G' L (d,); ``impulse`` L (m,); ``acts`` (m,) contacts that have an impulse or, with
+    `Open`, would be violated without one; ``residual`` largest KKT violation [velocity]; ``iterations`` of the solver,
+    summed over linearisations; ``status`` bits; ``friction``.
     """
 
     jump: Array
@@ -42,7 +43,8 @@ class Reaction(NamedTuple):
 
     @classmethod
     def exact(cls, jump: Array, impulse: Array, acts: Array, friction: FrictionInfo | None = None) -> Reaction:
-        """Makes a reaction with residual 0, no iterations and no status bits; ``friction``: by default that of contacts that do not rub."""
+        """Makes a reaction with residual 0, no iterations and no status bits; ``friction``:
+        by default that of contacts that do not rub."""
         zero = jnp.zeros((), jnp.int32)
         friction = FrictionInfo.none(len(acts), 0, jump.dtype) if friction is None else friction
         return cls(jump, impulse, acts, jnp.zeros((), jump.dtype), zero, zero, friction)
@@ -56,18 +58,21 @@ class Reaction(NamedTuple):
 
     @classmethod
     def none(cls, d: int, acts: Array, dtype: Any, friction: FrictionInfo | None = None) -> Reaction:
-        """Makes a reaction without impulses, in which contacts ``acts`` (m,) should have one; ``friction`` as in `exact`."""
+        """Makes a reaction without impulses, in which contacts ``acts`` (m,) should have one;
+        ``friction`` as in `exact`."""
         return cls.exact(jnp.zeros(d, dtype), jnp.zeros(acts.shape, dtype), acts, friction)
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Target:
-    """A position W to be projected onto f(time, .) >= 0: W = base + increment, (d,) each; the result is Z = W + scale * jump.
+    """A position W to be projected onto f(time, .) >= 0: W = base + increment, (d,) each;
+    the result is Z = W + scale * jump.
 
-    ``scale`` is a time, h or h/(1+e). ``normal`` says along which gradients W is projected. "implicit": those at Z, M (Z - W) = scale * G(Z)' L, the
-    projection in the metric. "explicit": those at the base, M (Z - W) = scale * G(base)' L, with the same constraint f(Z) >= 0 (as SHAKE; of second
-    order in lasting contact). "geodesic": for one constraint, along a geodesic of the metric.
+    ``scale`` is a time, h or h/(1+e). ``normal`` says along which gradients W is projected. "implicit": those at Z, M
+    (Z - W) = scale * G(Z)' L, the projection in the metric. "explicit": those at the base, M (Z - W) = scale * G(base)'
+    L, with the same constraint f(Z) >= 0 (as SHAKE; of second order in lasting contact). "geodesic": for one
+    constraint, along a geodesic of the metric.
     """
 
     time: Array
@@ -77,12 +82,14 @@ class Target:
     normal: str = field(default="implicit", metadata={"static": True})
 
     def point(self, jump: Array) -> Array:
-        """Returns the position Z (d,) for a velocity jump (d,); the small terms are added first, which keeps their accuracy."""
+        """Returns the position Z (d,) for a velocity jump (d,); the small terms are added first,
+        which keeps their accuracy."""
         return self.base + (self.increment + self.scale * jump)
 
 
 class ContactLaw(abc.ABC):
-    """Base class of contact laws. ``solves``: whether the law solves the contact problem, so that its status is meaningful."""
+    """Base class of contact laws. ``solves``: whether the law solves the contact problem,
+    so that its status is meaningful."""
 
     solves: ClassVar[bool] = False
 
@@ -90,10 +97,11 @@ class ContactLaw(abc.ABC):
     def velocity(
         self, contacts: Contacts, offset: Array, among: Array | None = None, push: Array = NO_PUSH
     ) -> Reaction:
-        """Solves 0 <= L - push _|_ A L + offset >= 0 for the impulses L of the contacts ``among`` (m,) bool, by default all; others get none.
+        """Solves 0 <= L - push _|_ A L + offset >= 0 for the impulses L of the contacts ``among`` (m,) bool,
+        by default all; others get none.
 
-        ``offset`` (m,): the gap velocities without impulses, restitution included; ``push`` (m,) >= 0, or of size 0 for none: least impulses, which a
-        law of impact may ask for.
+        ``offset`` (m,): the gap velocities without impulses, restitution included; ``push`` (m,) >= 0, or of size 0 for
+        none: least impulses, which a law of impact may ask for.
         """
 
     @abc.abstractmethod
@@ -105,27 +113,32 @@ class ContactLaw(abc.ABC):
         return self
 
     def as_constant(self) -> ContactLaw:
-        """Returns a copy for a step whose derivative the caller replaces, so that impulses of listed contacts with friction need none."""
+        """Returns a copy for a step whose derivative the caller replaces,
+        so that impulses of listed contacts with friction need none."""
         return self
 
     def resolution(self, pushed: Array) -> Any:
-        """Returns the magnitude () up to which a gap velocity may be an error that the solver's tolerance allows; zero for exact laws.
+        """Returns the magnitude () up to which a gap velocity may be an error that the solver's tolerance allows;
+        zero for exact laws.
 
         ``pushed`` (m,): change of each gap velocity by the contact's own impulse alone, A_aa L_a.
         """
         return 0.0
 
     def acting(self, contacts: Contacts, offset: Array, among: Array) -> tuple[Array, Array]:
-        """Returns the mask (m,) of the contacts to which `velocity` gives impulses, and status bits (), without derivatives.
+        """Returns the mask (m,) of the contacts to which `velocity` gives impulses, and status bits (),
+        without derivatives.
 
-        Schemes that compute the impulses themselves call it: a derivative then keeps only this selection of contacts fixed.
+        Schemes that compute the impulses themselves call it: a derivative then keeps only
+        this selection of contacts fixed.
         """
         found = self.velocity(*lax.stop_gradient((contacts, offset)), among)
         return found.acts, found.status
 
 
 def restrict_problem(contacts: Contacts, offset: Array, among: Array | None) -> tuple[Contacts, Array]:
-    """Restricts a contact problem to the contacts ``among`` (m,), None for all: the others get gradient zero and a positive offset, and stay open."""
+    """Restricts a contact problem to the contacts ``among`` (m,), None for all: the others get gradient zero and a
+    positive offset, and stay open."""
     if among is None:
         return contacts, offset
     return contacts.masked(among), jnp.where(among, offset, jnp.max(jnp.abs(offset), initial=0.0))
@@ -134,10 +147,11 @@ def restrict_problem(contacts: Contacts, offset: Array, among: Array | None) -> 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Open(ContactLaw):
-    """Law without impulses; ``acts`` of its reaction marks the contacts that are, or may be, violated without an impulse.
+    """Law without impulses; ``acts`` of its reaction marks the contacts that are, or may be,
+    violated without an impulse.
 
-    It is used for free steps, and costs an evaluation of the gaps. Expensive gaps are evaluated at the start of the step only, with
-    a bound on how far they can close in the step.
+    It is used for free steps, and costs an evaluation of the gaps. Expensive gaps are evaluated at the start of the
+    step only, with a bound on how far they can close in the step.
     """
 
     def velocity(
@@ -158,9 +172,10 @@ class Open(ContactLaw):
 class Held(ContactLaw):
     """Law with known impulses, for derivatives: it differentiates a step while the closed contacts stay closed.
 
-    ``closed`` (m,): mask of these contacts; ``impulse`` (m,): their impulses; ``point`` (d,): the known projection Z; ``friction``: modes and
-    tangential impulses of contacts that rub. The derivative is that of the projection onto {f_a = 0, a closed}, by one Newton step from the known solution.
-    If no contact is closed, it is that of the free step.
+    ``closed`` (m,): mask of these contacts; ``impulse`` (m,): their impulses; ``point`` (d,): the known projection Z;
+    ``friction``: modes and tangential impulses of contacts that rub. The derivative is that of the projection onto
+    {f_a = 0, a closed}, by one Newton step from the known solution. If no contact is closed,
+    it is that of the free step.
     """
 
     closed: Array
@@ -181,7 +196,8 @@ class Held(ContactLaw):
     def _with_friction(self, contacts: Contacts, offset: Array, among: Array | None) -> Reaction:
         """Returns what `velocity` does, for contacts with friction, by one Newton step from the known impulses.
 
-        Contacts keep their modes in it; in the plane, and where slip comes to rest in the step, they also keep their directions of slip.
+        Contacts keep their modes in it; in the plane, and where slip comes to rest in the step,
+        they also keep their directions of slip.
         """
         known: Any = self.friction
         cones = ConeProblem.of(contacts, offset)

@@ -16,7 +16,7 @@ from .friction.static_friction import cones_in_act, slip_before, slip_resolution
 from .laws import Reaction
 from .solver import ContactSolver
 
-NO_DERIVATIVE_OF_LISTS = "bodies in lists with friction have no derivative: use sensitivity='corrected' (right across impacts), or of few bodies Bodies(lists=False), all pairs"
+NO_DERIVATIVE_OF_LISTS = "bodies in lists with friction have no derivative: use sensitivity='corrected' (right across impacts), or of few bodies Bodies(lists=False), all pairs"  # noqa: E501
 
 
 def solve_friction_of_list(
@@ -24,10 +24,11 @@ def solve_friction_of_list(
 ) -> Reaction:
     """Solves the contact problem of listed bodies with friction, by products with the rows of ``contacts``.
 
-    The result has no derivative: it is ``constant`` in derivatives, or an error where one is taken. `saltation.corrected.Corrected` gives the step its own.
+    The result has no derivative: it is ``constant`` in derivatives, or an error where one is taken.
+    `saltation.corrected.Corrected` gives the step its own.
 
-    ``guess`` (m, 1 + k): impulses to start from, None for zeros; ``offset`` (m,): normal velocities without impulses, restitution included;
-    ``among`` (m,): mask of the contacts that may have an impulse, None for all.
+    ``guess`` (m, 1 + k): impulses to start from, None for zeros; ``offset`` (m,): normal velocities without impulses,
+    restitution included; ``among`` (m,): mask of the contacts that may have an impulse, None for all.
     """
     known = contacts, offset
     contacts, offset = lax.stop_gradient(known) if constant else guard_derivative(known, NO_DERIVATIVE_OF_LISTS)

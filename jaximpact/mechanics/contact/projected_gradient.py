@@ -22,10 +22,12 @@ from .solver import ContactSolver, Impulses, complementarity, unit_scaling
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class ProjectedGradient(ContactSolver):
-    """First-order method for many constraints: needs no matrix, only products G v and M^-1 G' L of gradients G and impulses L.
+    """First-order method for many constraints: needs no matrix, only products G v and M^-1 G' L
+    of gradients G and impulses L.
 
-    Constraints are scaled to a unit Delassus diagonal. The step length is 1 at first, the largest possible value with this scaling. It is reduced
-    when the objective exceeds the quadratic bound that holds for a small enough step length, so that no eigenvalue has to be estimated.
+    Constraints are scaled to a unit Delassus diagonal. The step length is 1 at first, the largest possible value with
+    this scaling. It is reduced when the objective exceeds the quadratic bound that holds for a small enough step
+    length, so that no eigenvalue has to be estimated.
 
     Attributes:
         tolerance: KKT residual [gap velocity]; by default 1e-12 of the speed at which contacts close.
@@ -40,7 +42,8 @@ class ProjectedGradient(ContactSolver):
     max_iterations: int = field(default=5000, metadata={"static": True})
 
     def working_sets(self, m: int, d: int) -> tuple[int, ...]:
-        """Returns the size of the only working set, larger than d: with dependent gradients more than d constraints may have impulses."""
+        """Returns the size of the only working set, larger than d: with dependent gradients more than d
+        constraints may have impulses."""
         return (min(m, max(64, 4 * d)),)
 
     def frictional_impulses(

@@ -1,8 +1,10 @@
-"""Contact law by a contact solver: sets up linearised problems, checks their residuals, and differentiates the solution.
+"""Contact law by a contact solver: sets up linearised problems, checks their residuals,
+and differentiates the solution.
 
-Curved constraints are handled by successive linearisations (SQP) around the projected position Z. The unknowns are the velocity jump and
-the impulse, not Z: no numbers as large as positions are subtracted, which keeps float32 usable and the residual in velocity units. Of
-many constraints only a working set is passed to the solver, chosen again for each linearisation; all gaps are checked.
+Curved constraints are handled by successive linearisations (SQP) around the projected position Z. The unknowns are the
+velocity jump and the impulse, not Z: no numbers as large as positions are subtracted, which keeps float32 usable and
+the residual in velocity units. Of many constraints only a working set is passed to the solver, chosen again for each
+linearisation; all gaps are checked.
 """
 
 from __future__ import annotations
@@ -53,7 +55,8 @@ class Solved(ContactLaw):
     def velocity(
         self, contacts: Contacts, offset: Array, among: Array | None = None, push: Array = NO_PUSH
     ) -> Reaction:
-        """Solves the contact problem on a working set, and again on a larger one while a contact outside it is violated."""
+        """Solves the contact problem on a working set, and again on a larger one while a
+        contact outside it is violated."""
         if contacts.slip.k:
             if contacts.dense:
                 return self._with_friction(contacts, offset, among, push)
@@ -159,8 +162,9 @@ def coupling_status(contacts: Contacts, impulse: Array) -> Array:
 def _tolerance(asked: Any, residual: Array | None, contacts: Contacts, size: Array, gap_velocity: Array) -> Array:
     """Returns for each contact (m,) the larger of the tolerance ``asked`` () and the round-off of its gap velocity.
 
-    The round-off is that of ``gap_velocity`` (m,) and of its terms, computed from velocities of magnitude ``size`` (d,). It is computed only where it
-    matters: if an entry of ``residual`` exceeds the tolerance, or if ``residual`` is None.
+    The round-off is that of ``gap_velocity`` (m,) and of its terms, computed from velocities of magnitude ``size``
+    (d,). It is computed only where it matters: if an entry of ``residual`` exceeds the tolerance,
+    or if ``residual`` is None.
     """
 
     def raised(_: None) -> Array:
@@ -177,8 +181,9 @@ def _tolerance(asked: Any, residual: Array | None, contacts: Contacts, size: Arr
 class Iterate(NamedTuple):
     """Carry of the SQP iteration over linearised problems.
 
-    Velocity ``jump`` (d,) and ``impulse`` (m,); ``gap`` (m,): the gap velocities with this jump or, in a projection of positions, the gaps divided by
-    the target's ``scale``, of all contacts; the ``residual`` (); whether it is small enough (``done``); iterations of the solver so far; status bits.
+    Velocity ``jump`` (d,) and ``impulse`` (m,); ``gap`` (m,): the gap velocities with this jump or, in a projection of
+    positions, the gaps divided by the target's ``scale``, of all contacts; the ``residual`` (); whether it is small
+    enough (``done``); iterations of the solver so far; status bits.
     """
 
     jump: Array
@@ -197,11 +202,12 @@ class Iterate(NamedTuple):
         return cls(jnp.zeros(d, gap.dtype), impulse, gap, jnp.zeros((), gap.dtype), done, zero, zero)
 
     def until_done(self, improve: Callable[[Iterate, int], Iterate], limit: int, sizes: tuple[int, ...]) -> Iterate:
-        """Repeats ``improve(iterate, size)`` on working sets of ``size`` contacts until done; not at all if no gap is violated.
+        """Repeats ``improve(iterate, size)`` on working sets of ``size`` contacts until done;
+        not at all if no gap is violated.
 
-        First it makes up to three repetitions with each smaller one of the ``sizes`` that is at least twice the number of contacts that are violated,
-        are nearly closed or have an impulse; then at most 1 + ``limit`` with the last size. The carry is small: for batches of small systems
-        recomputing contacts is cheaper than storing them.
+        First it makes up to three repetitions with each smaller one of the ``sizes`` that is at least twice the number
+        of contacts that are violated, are nearly closed or have an impulse; then at most 1 + ``limit`` with the last
+        size. The carry is small: for batches of small systems recomputing contacts is cheaper than storing them.
         """
         now = self
         near = jnp.sum((self.gap < 0.1 * jnp.max(-self.gap)) | (self.impulse > 0))
@@ -221,7 +227,8 @@ class Iterate(NamedTuple):
         return now
 
     def pack_root(self) -> tuple[tuple[Array, Array], tuple[Array, Array, Array]]:
-        """Returns the result in the form of `implicit_derivative.reaction`: the root (jump, impulse), and (residual, iterations, status)."""
+        """Returns the result in the form of `implicit_derivative.reaction`: the root (jump, impulse),
+        and (residual, iterations, status)."""
         status = self.status | as_status(~self.done, Status.CONTACTS_NOT_SOLVED)
         return (self.jump, self.impulse), (self.residual, self.iterations, status)
 
@@ -234,7 +241,8 @@ class Selection(NamedTuple):
 
     @classmethod
     def of(cls, now: Iterate, size: int) -> Selection:
-        """Selects the ``size`` contacts most likely closed: those with an impulse first, then those with the smallest gaps."""
+        """Selects the ``size`` contacts most likely closed: those with an impulse first,
+        then those with the smallest gaps."""
         m = now.gap.shape[0]
         if size >= m:
             return cls(None, m)
@@ -254,7 +262,8 @@ class Selection(NamedTuple):
 
 
 class _Velocities(NamedTuple):
-    """The linear problem 0 <= L _|_ A L + offset >= 0 in velocities; a projection onto a polyhedral set of velocities."""
+    """The linear problem 0 <= L _|_ A L + offset >= 0 in velocities; a projection onto a
+    polyhedral set of velocities."""
 
     solver: ContactSolver
     contacts: Contacts
@@ -299,7 +308,8 @@ class _Velocities(NamedTuple):
 
 
 class _ManyVelocities(_Velocities):
-    """Linear problem as `_Velocities`, for neighbour lists: solved for all contacts at once, with an estimate of the round-off."""
+    """Linear problem as `_Velocities`, for neighbour lists: solved for all contacts at once,
+    with an estimate of the round-off."""
 
     def solve(self) -> tuple:
         solver, contacts, offset, guess, couples, _ = self
@@ -332,7 +342,8 @@ class _ManyPositions(NamedTuple):
         return found.at(found.gap / self.target.scale)
 
     def tolerance(self, asked: Any, contacts: Any, jump: Array) -> Array:
-        """Returns for each contact (m,) the larger of the tolerance ``asked`` () and the round-off of positions, in velocity units."""
+        """Returns for each contact (m,) the larger of the tolerance ``asked`` () and the round-off of positions,
+        in velocity units."""
         target, eps = self.target, jnp.finfo(jump.dtype).eps
         size = (jnp.abs(target.base) + jnp.abs(target.increment)) * (1 / target.scale) + jnp.abs(jump)
         return jnp.maximum(asked, 32 * eps * (contacts.velocity_terms(size) + jnp.abs(contacts.gap)))
@@ -383,7 +394,8 @@ def _held(projection: Any, x: tuple[Array, Array], normals: Array | None) -> tup
 class _Positions(NamedTuple):
     """Projection of a target onto the admissible positions by SQP.
 
-    ``normals`` (m, d): the gradients at the base for the target's option "explicit", else None; ``flat``: whether all gaps are affine.
+    ``normals`` (m, d): the gradients at the base for the target's option "explicit", else None; ``flat``:
+    whether all gaps are affine.
     """
 
     solver: ContactSolver
@@ -410,7 +422,8 @@ class _Positions(NamedTuple):
     def tolerance(self, asked: Any, contacts: Contacts, parts: Array, residual: Array | None = None) -> Array:
         """Returns for each contact (m,) the larger of the tolerance ``asked`` () and round-off, in velocity units.
 
-        The round-off is that of positions, and of a velocity jump whose terms have magnitude ``parts`` (d,); ``residual`` as in `_tolerance`.
+        The round-off is that of positions, and of a velocity jump whose terms have magnitude ``parts`` (d,);
+        ``residual`` as in `_tolerance`.
         """
         target = self.target
         # the reciprocal is the same in all lanes
@@ -420,17 +433,20 @@ class _Positions(NamedTuple):
     def corrected(
         self, now: Iterate, contacts: Contacts, chosen: Selection, pulled: Array | None = None
     ) -> tuple[Iterate, Array]:
-        """Solves the linearised problem of a working set ``chosen``, with the gaps at ``now`` and the gradients of ``contacts``.
+        """Solves the linearised problem of a working set ``chosen``, with the gaps at ``now`` and
+        the gradients of ``contacts``.
 
-        ``pulled`` (d,): velocity jump that the impulses of ``now`` make with the gradients at ``now``. It is given if ``contacts`` has the gradients
-        of an earlier iterate, and None if it has those at ``now``. Returns the next iterate, and this jump for the next iterate.
+        ``pulled`` (d,): velocity jump that the impulses of ``now`` make with the gradients at ``now``. It is given if
+        ``contacts`` has the gradients of an earlier iterate, and None if it has those at ``now``. Returns the next
+        iterate, and this jump for the next iterate.
         """
         contacts, impulse, m = contacts.at(chosen.take(now.gap)), chosen.take(now.impulse), len(now.gap)
         change = -now.jump if pulled is None else pulled - contacts.jump(impulse) - now.jump
         offset = contacts.gap + contacts.velocity(change)
         asked = self.solver.allowed(closing_speed(offset))
         found = self.solver.impulses(contacts, offset, 0.25 * self.tolerance(asked, contacts, now.jump), impulse)
-        # impulses between unequal masses, or along nearly dependent gradients, are larger than their joint effect, the jump
+        # impulses between unequal masses, or along nearly dependent gradients, are larger than their joint effect, the
+        # jump
         parts = contacts.jump_terms(found.impulse)
         impulse = found.impulse if pulled is None else found.impulse - impulse
         jump = contacts.jump(impulse) if pulled is None else pulled + contacts.jump(impulse)
@@ -445,7 +461,8 @@ class _Positions(NamedTuple):
         defect = complementarity(gap, impulse, chosen.spread(contacts.diagonal()))
         residual = jnp.maximum(moved, jnp.max(defect))
         allowed = self.tolerance(asked, contacts.at(chosen.take(gap)), parts, residual)
-        # round-off of numbers inside the gap functions may be larger than that of positions: tolerated, if small against the step, once stalled
+        # round-off of numbers inside the gap functions may be larger than that of positions: tolerated, if small
+        # against the step, once stalled
         stalled = (now.residual > 0) & (residual > 0.5 * now.residual)
         speed = contacts.velocity_terms(jnp.abs(self.target.increment) * (1 / self.target.scale) + parts)
         allowed = jnp.maximum(allowed, jnp.where(stalled, jnp.finfo(gap.dtype).eps ** 0.5 * speed, 0))

@@ -1,8 +1,8 @@
 """Interface of contact solvers, which solve one linearised contact problem, and the residuals that all of them use.
 
 The problem is the linear complementarity problem 0 <= L _|_ A L + b >= 0 with the Delassus matrix A = G M^-1 G', in
-gap velocities [unit of f per unit of time]: tolerances and residuals are free of the factor 1/h that amplifies an error in
-position. The interface for steps is in `laws`; curved constraints and derivatives are in `solved`.
+gap velocities [unit of f per unit of time]: tolerances and residuals are free of the factor 1/h that amplifies an error
+in position. The interface for steps is in `laws`; curved constraints and derivatives are in `solved`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from .friction.cone_solver import frictional_impulses, solve_exactly
 
 
 class Impulses(NamedTuple):
-    """Solution of one linearised problem: impulse (m,), iterations (), status bits (), velocity jump (d,) or None if not computed."""
+    """Solution of one linearised problem: impulse (m,), iterations (), status bits (),
+    velocity jump (d,) or None if not computed."""
 
     impulse: Array
     iterations: Array
@@ -34,13 +35,14 @@ class Impulses(NamedTuple):
 class ContactSolver(abc.ABC):
     """Base class of contact solvers, for the problem of one linearisation; a new one must define only ``impulses``.
 
-    It may use these methods of ``contacts``: ``shape``, the numbers (m, d); ``velocity(v)`` = G v; ``jump(L)`` = M^-1 G' L; and ``diagonal()`` of
-    the Delassus matrix. A solver for few contacts may also use the matrix, ``delassus()``, which contacts of neighbour lists do not have. Gaps, their
-    time derivatives and the motion before are contained in the offset. Constraints that are masked out have zero gradients.
+    It may use these methods of ``contacts``: ``shape``, the numbers (m, d); ``velocity(v)`` = G v; ``jump(L)`` = M^-1
+    G' L; and ``diagonal()`` of the Delassus matrix. A solver for few contacts may also use the matrix, ``delassus()``,
+    which contacts of neighbour lists do not have. Gaps, their time derivatives and the motion before are contained in
+    the offset. Constraints that are masked out have zero gradients.
 
     Attributes:
-        tolerance: the KKT residual to reach [velocity]; None for ``relative`` times the speed at which contacts close. It is raised to
-            the round-off floor where that is larger.
+        tolerance: the KKT residual to reach [velocity]; None for ``relative`` times the speed at which contacts close.
+            It is raised to the round-off floor where that is larger.
         relative: the default tolerance, relative to the closing speed.
         max_linearisations: largest number of SQP iterations for curved constraints.
         takes_lists: whether it uses no matrix, so that contacts may be those of a neighbour list of bodies.
@@ -55,12 +57,14 @@ class ContactSolver(abc.ABC):
 
     @abc.abstractmethod
     def impulses(self, contacts: Contacts, offset: Array, tolerance: Array, guess: Array) -> Impulses:
-        """Solves L >= 0, w = A L + offset >= 0, L w = 0 for the impulses L, to a residual of ``tolerance``, () or (m,), from ``guess`` (m,)."""
+        """Solves L >= 0, w = A L + offset >= 0, L w = 0 for the impulses L, to a residual of ``tolerance``, () or (m,),
+        from ``guess`` (m,)."""
 
     def frictional_impulses(
         self, delassus: Array, offset: Array, friction: Array, guess: Array, candidates: Array, tolerance: Array
     ) -> tuple[Array, Array, Array]:
-        """Solves for impulses (m, 1 + k) of contacts with Coulomb friction; arguments and results as of `cone_solver.frictional_impulses`.
+        """Solves for impulses (m, 1 + k) of contacts with Coulomb friction; arguments and results as of
+        `cone_solver.frictional_impulses`.
 
         Unless a solver overrides this method, `cone_solver.solve_exactly` solves the problem.
         """
@@ -87,7 +91,8 @@ class ContactSolver(abc.ABC):
         return frictional_impulses_by_products(lambda x: velocity(jump(x)), problem, guess, limit)
 
     def allowed(self, speed: Array) -> Any:
-        """Returns the KKT residual () to be reached [velocity] for contacts of which the fastest closes at ``speed`` ()."""
+        """Returns the KKT residual () to be reached [velocity] for contacts of which the
+        fastest closes at ``speed`` ()."""
         if self.tolerance is not None:
             return self.tolerance
         return jnp.maximum(self.relative * speed, jnp.finfo(speed.dtype).tiny)
@@ -97,7 +102,8 @@ class ContactSolver(abc.ABC):
         return False
 
     def working_sets(self, m: int, d: int) -> tuple[int, ...]:
-        """Returns the increasing sizes of the working sets that the solver is given, for m constraints on d coordinates.
+        """Returns the increasing sizes of the working sets that the solver is given,
+        for m constraints on d coordinates.
 
         Constraints outside a working set are checked afterwards; if one is violated, the solver is called again.
         """
@@ -110,9 +116,11 @@ def closing_speed(gap_velocity: Array) -> Array:
 
 
 def resolved(delassus: Array, impulse: Array, allowed: Array) -> Array:
-    """Returns the residual () [velocity] up to which impulses x count as a solution: ``allowed``, or the round-off of A x where that is larger.
+    """Returns the residual () [velocity] up to which impulses x count as a solution: ``allowed``,
+    or the round-off of A x where that is larger.
 
-    ``delassus`` A (n, n); ``impulse`` x, of n entries in any shape. Where a body turns easily A x is far larger than the velocities that it cancels.
+    ``delassus`` A (n, n); ``impulse`` x, of n entries in any shape. Where a body turns easily A x is far larger than
+    the velocities that it cancels.
     """
     size = jnp.max(jnp.abs(delassus) @ jnp.abs(impulse.ravel()), initial=0.0)
     return lax.stop_gradient(jnp.maximum(allowed, 64 * jnp.finfo(impulse.dtype).eps * size))
@@ -126,8 +134,9 @@ def complementarity(velocity: Array, impulse: Array, diagonal: Array) -> Array:
 def unit_scaling(contacts: Contacts) -> tuple[Array, Array, Array, Array]:
     """Returns the factors that scale a Delassus matrix to a unit diagonal, in four arrays (m,).
 
-    They are its diagonal; a mask of the constraints that have a gradient; the square root of the diagonal; and its inverse, by which rows and columns
-    are multiplied. Constraints without gradient, which are masked out, have root 1 and inverse 0.
+    They are its diagonal; a mask of the constraints that have a gradient; the square root of the diagonal; and its
+    inverse, by which rows and columns are multiplied. Constraints without gradient, which are masked out,
+    have root 1 and inverse 0.
     """
     diagonal = contacts.diagonal()
     present = diagonal > 0

@@ -1,4 +1,5 @@
-"""Contact problem of accelerations: which contacts hold, stick or begin to slip at one instant, and with which forces."""
+"""Contact problem of accelerations: which contacts hold, stick or begin to slip at one instant,
+and with which forces."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ SHARP = 1e-9  # relative accuracy of accelerations that separates sticking from 
 class AccelerationProblem(NamedTuple):
     """Contact problem of accelerations at one instant.
 
-    The ``metric``; the acceleration ``free`` (d,) without contact forces; ``cones``, the problem, its offset being the accelerations of gaps and
-    slips without contact forces; the ``velocity`` (m, 1 + k) of gaps and slips.
+    The ``metric``; the acceleration ``free`` (d,) without contact forces; ``cones``, the problem, its offset being the
+    accelerations of gaps and slips without contact forces; the ``velocity`` (m, 1 + k) of gaps and slips.
     """
 
     metric: Metric
@@ -52,8 +53,9 @@ class AccelerationProblem(NamedTuple):
     def solve(self, closed: Array, towards: Array, near: Array | None = None) -> tuple[Array, Array, FrictionInfo]:
         """Returns the acceleration (d,), the forces (m, 1 + k) and the modes of the ``closed`` contacts (m,).
 
-        Contacts with a direction ``towards`` (m, k) slip that way; for the others Coulomb's law decides whether they stick or begin to slip. If
-        several solutions satisfy the law, the one with forces nearest to ``near`` (m, 1 + k) is taken.
+        Contacts with a direction ``towards`` (m, k) slip that way; for the others Coulomb's law decides whether they
+        stick or begin to slip. If several solutions satisfy the law, the one with forces nearest to
+        ``near`` (m, 1 + k) is taken.
         """
         near = jnp.zeros_like(self.cones.offset) if near is None else near
         # forces are found without derivatives, whatever has them: reverse mode cannot go through the loop

@@ -1,4 +1,5 @@
-"""State at an event: gaps, velocities and accelerations there, and the forces or impulses with which closed contacts answer."""
+"""State at an event: gaps, velocities and accelerations there, and the forces or impulses with
+which closed contacts answer."""
 
 from __future__ import annotations
 
@@ -21,8 +22,9 @@ from ..problem import Problem
 class View(NamedTuple):
     """Quantities at one state.
 
-    Linearised ``contacts``; the acceleration ``free`` (d,) without contact forces; gap velocities (m,), and the accelerations of the gaps (m,) for
-    constant velocity; linearised ``joints``, and their forces (j,) without contact forces.
+    Linearised ``contacts``; the acceleration ``free`` (d,) without contact forces; gap velocities (m,), and the
+    accelerations of the gaps (m,) for constant velocity; linearised ``joints``,
+    and their forces (j,) without contact forces.
     """
 
     contacts: Contacts
@@ -45,7 +47,8 @@ class View(NamedTuple):
 
 
 class Event(NamedTuple):
-    """A state at which contacts close or open: time (), position and velocity (d,), metric, contacts, and gap velocities ``speed`` (m,)."""
+    """A state at which contacts close or open: time (), position and velocity (d,), metric, contacts, and gap
+    velocities ``speed`` (m,)."""
 
     t: Array
     q: Array
@@ -67,9 +70,11 @@ class Event(NamedTuple):
 
 @partial(outlined, static=(3,))
 def impulses_to_change(contacts: Contacts, target: Array, held: Array, smooth: bool = False) -> Array:
-    """Returns the impulses (m,) of the ``held`` contacts (m,) that change their gap velocities by ``target`` (m,), of least norm if dependent.
+    """Returns the impulses (m,) of the ``held`` contacts (m,) that change their gap velocities by ``target`` (m,),
+    of least norm if dependent.
 
-    ``smooth``: whether those of dependent contacts, as the corners of a box, are to have no more rounding than others, as forces along a path need.
+    ``smooth``: whether those of dependent contacts, as the corners of a box, are to have no more rounding than others,
+    as forces along a path need.
     """
     if held.shape[0] == 0:
         return target
@@ -97,7 +102,8 @@ def impulses_to_change(contacts: Contacts, target: Array, held: Array, smooth: b
 
 
 def reaction(law: ContactLaw, contacts: Contacts, offset: Array, among: Array) -> tuple[Array, Array, Array]:
-    """Solves 0 <= L _|_ G M^-1 G' L + offset >= 0 for the contacts ``among`` (m,); returns L, which of them push, and status bits.
+    """Solves 0 <= L _|_ G M^-1 G' L + offset >= 0 for the contacts ``among`` (m,); returns L, which of them push,
+    and status bits.
 
     The law only selects the contacts that push; the impulses are differentiated with that selection frozen.
     """
@@ -112,9 +118,9 @@ def persisting(
 ) -> tuple[Array, Array, Array, Array]:
     """Solves the contact problem of accelerations for the forces of the ``closed`` contacts (m,).
 
-    ``free`` (d,), ``gap_acceleration`` (m,): accelerations without contact forces, and of gaps at constant velocity, as in `View`. Returns the
-    forces (m,), the contacts (m,) that push, the closed ones (m,) that stay closed, and status. A contact that opens with at most the acceleration
-    ``slack`` counts as staying.
+    ``free`` (d,), ``gap_acceleration`` (m,): accelerations without contact forces, and of gaps at constant velocity, as
+    in `View`. Returns the forces (m,), the contacts (m,) that push, the closed ones (m,) that stay closed, and status.
+    A contact that opens with at most the acceleration ``slack`` counts as staying.
     """
     normal = contacts.velocity(free) + gap_acceleration
     push, pushing, status = reaction(law, contacts, normal, closed)

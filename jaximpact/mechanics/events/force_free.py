@@ -26,9 +26,10 @@ def opens_by_change(
 ) -> Array:
     """Tests whether one of the ``stopped`` contacts (m,) has no force, and a small change would press or open it, ().
 
-    The change is one of the state, of args or of numbers of the problem. Changes in opposite directions then have different derivatives. (Between
-    carts that nothing pushes together no change presses or opens a contact, and the derivative exists.) Other ``closed`` contacts (m,) are kept
-    closed. An impact, whose time has an error of ``within`` (), has stopped the contacts and changed the velocity from ``before`` (d,) to v.
+    The change is one of the state, of args or of numbers of the problem. Changes in opposite directions then have
+    different derivatives. (Between carts that nothing pushes together no change presses or opens a contact, and the
+    derivative exists.) Other ``closed`` contacts (m,) are kept closed. An impact, whose time has an error of ``within``
+    (), has stopped the contacts and changed the velocity from ``before`` (d,) to v.
     """
     if stopped.size == 0:
         return jnp.zeros((), bool)
@@ -54,7 +55,8 @@ def opens_by_change(
             return a, contacts.velocity(a) + gap_derivatives(problem, t, q, v, args)[1]
 
         def in_contact(change: Array, of_gaps: Array) -> Array:
-            """Corrects a change (d,) of position or velocity, which changes gaps or gap velocities by ``of_gaps`` (m,), to keep contacts closed."""
+            """Corrects a change (d,) of position or velocity, which changes gaps or gap velocities by ``of_gaps`` (m,),
+            to keep contacts closed."""
             return change + contacts.jump(balance(of_gaps, keep))
 
         def loads(pull: Array) -> Array:

@@ -1,4 +1,5 @@
-"""Impacts of contacts with friction: Newton's and Coulomb's laws, and contacts that are kept closed as an impact opens them too slowly to resolve."""
+"""Impacts of contacts with friction: Newton's and Coulomb's laws, and contacts that are kept closed as an impact opens
+them too slowly to resolve."""
 
 from __future__ import annotations
 
@@ -32,9 +33,10 @@ MOST = 1e3  # times the impulses without friction: larger ones with it are of co
 class Struck(NamedTuple):
     """Result of the impact law: velocity ``v`` (d,) after the impact, and impulses (m, 1 + k).
 
-    Masks (m,) of contacts that have the impact and stay closed (``lands``), that the impact has ``opened``, and that do not slip after it
-    (``rests``). The gap velocities (m,) up to which an impact is too ``slow`` to be resolved; the largest acceleration of a gap without contact
-    forces, ``pull`` (); the solver's ``error`` (); status (); and whether `fall_back` has kept contacts closed, ``back`` ().
+    Masks (m,) of contacts that have the impact and stay closed (``lands``), that the impact has ``opened``, and that do
+    not slip after it (``rests``). The gap velocities (m,) up to which an impact is too ``slow`` to be resolved; the
+    largest acceleration of a gap without contact forces, ``pull`` (); the solver's ``error`` (); status (); and whether
+    `fall_back` has kept contacts closed, ``back`` ().
     """
 
     v: Array
@@ -60,10 +62,12 @@ def strike(
     way: Array,
     guess: Array,
 ) -> Struck:
-    """Applies Newton's and Coulomb's laws to the contacts of an ``impact`` (m,) and to closed ones; ``among`` (m,) marks both.
+    """Applies Newton's and Coulomb's laws to the contacts of an ``impact`` (m,) and to closed ones;
+    ``among`` (m,) marks both.
 
-    ``event``: the state at the impact; ``slip``: tangential rows there. Before the impact contacts ``stuck`` (m,) stick, and the other closed ones
-    slip in the directions ``way`` (m, k), which matters for static friction. If several impulses satisfy the laws, those nearest to ``guess`` (m, 1
+    ``event``: the state at the impact; ``slip``: tangential rows there. Before the impact contacts ``stuck`` (m,)
+    stick, and the other closed ones slip in the directions ``way`` (m, k), which matters for static friction. If
+    several impulses satisfy the laws, those nearest to ``guess`` (m, 1
     + k) are taken.
     """
     (t, q, v, metric, contacts, speed), h, args = event, motion.h, motion.args
@@ -136,10 +140,12 @@ def strike(
 def fall_back(
     problem: Problem, motion: Motion, event: Event, slip: Slip, rows: ConeProblem, found: Struck, closed: Array
 ) -> Struck:
-    """Keeps contacts closed that the impact ``found`` opens so slowly that they would close again before the flight is resolved.
+    """Keeps contacts closed that the impact ``found`` opens so slowly that they would close again
+    before the flight is resolved.
 
-    A body that rocks between two contacts opens them like this, more slowly at each impact, and comes to rest on both. ``rows``: the contact problem
-    of velocities at the ``event``; ``closed`` (m,): contacts that were closed before. Returns the result of the impact with these contacts closed.
+    A body that rocks between two contacts opens them like this, more slowly at each impact, and comes to rest on both.
+    ``rows``: the contact problem of velocities at the ``event``; ``closed`` (m,): contacts that were closed before.
+    Returns the result of the impact with these contacts closed.
     """
     if len(closed) < 2:
         return found
@@ -168,18 +174,19 @@ def fall_back(
     ended = kept & jnp.any(back) & (rows.at_rest > 0)
     ended &= slips <= 1e3 * jnp.finfo(v.dtype).eps * lax.stop_gradient(jnp.max(jnp.abs(after)))
     return found._replace(
-        v=v, impulse=impulse, lands=found.lands | back, opened=found.opened & ~back, rests=found.rests | ended, status=status,
-        back=jnp.any(back),
+        v=v, impulse=impulse, lands=found.lands | back, opened=found.opened & ~back, rests=found.rests | ended,
+        status=status, back=jnp.any(back),
     )  # fmt: skip
 
 
 def left_out(rows: ConeProblem, after: Array, kept: Array, rests: Array) -> tuple[Array, Array]:
-    """Sums up flights that are left out: returns what their impulses exceed those of contact forces by (m, 1 + k), and status bits.
+    """Sums up flights that are left out: returns what their impulses exceed those of contact forces by (m, 1 + k),
+    and status bits.
 
-    Whatever the impacts are, together with the forces they bring the gap velocities of contacts ``kept`` (m,) to zero, with friction all along: of
-    those that slip, that is mu times the sum of normal impulses, which momentum gives. Without it other velocities, as a spin, were off by as much as
-    the slowest flight that is followed. ``after`` (m, 1 + k): velocities of gaps and slips before these flights; ``rests`` (m,): contacts that do not
-    slip.
+    Whatever the impacts are, together with the forces they bring the gap velocities of contacts ``kept`` (m,) to zero,
+    with friction all along: of those that slip, that is mu times the sum of normal impulses, which momentum gives.
+    Without it other velocities, as a spin, were off by as much as the slowest flight that is followed. ``after`` (m,
+    1 + k): velocities of gaps and slips before these flights; ``rests`` (m,): contacts that do not slip.
     """
     way, zero = lax.stop_gradient(direction(after[:, 1:])), jnp.zeros_like(after)
 
@@ -199,8 +206,8 @@ def left_out(rows: ConeProblem, after: Array, kept: Array, rests: Array) -> tupl
 class Rubbing(NamedTuple):
     """What contacts did until an event.
 
-    Masks (m,): those ``closed``; those of them that stick, ``still``, or whose slip has just ``stopped``; those that have ``jammed``. Directions (m,
-    k) in which the others slipped, ``way``.
+    Masks (m,): those ``closed``; those of them that stick, ``still``, or whose slip has just ``stopped``; those that
+    have ``jammed``. Directions (m, k) in which the others slipped, ``way``.
     """
 
     closed: Array
@@ -221,9 +228,11 @@ def collide_rubbing(
     near: Array,
     spread: Array | None,
 ) -> Collision:
-    """As `impacts.collide`, for contacts that rub: also removes the slip of those that stick, and applies Coulomb's law at impacts.
+    """As `impacts.collide`, for contacts that rub: also removes the slip of those that stick,
+    and applies Coulomb's law at impacts.
 
-    ``motion``: its step h is the time below which flights are not resolved; ``slip``: tangential rows at the ``event``; other arguments as there.
+    ``motion``: its step h is the time below which flights are not resolved; ``slip``: tangential rows at the ``event``;
+    other arguments as there.
     """
     (_, q, v, metric, contacts, speed), closed = event, before.closed
     rows = ConeProblem.of(contacts._replace(slip=slip._replace(velocity=slip.of(v))), speed)
@@ -255,7 +264,8 @@ def collide_rubbing(
         in_order = order_matters(problem, event, closed, candidates, e, spread, motion.args)
         in_order |= may_be_first(oblique, event, closed, impact, spread)
     status = choose(found.status, 0) | collision_status(
-        problem, metric, e, impact, zeno=jnp.any(zeno), grazing=jnp.any(grazing), through=through, at_once=jnp.any(pairs) | in_order | (together & (jnp.sum(impact) > 1)),
+        problem, metric, e, impact, zeno=jnp.any(zeno), grazing=jnp.any(grazing), through=through,
+        at_once=jnp.any(pairs) | in_order | (together & (jnp.sum(impact) > 1)),
     )  # fmt: skip
     if problem.gaps.curves(event.t, q, motion.args):
         status |= distance_status(problem, metric, contacts.jacobian, impact | closed, event.t, event.q, motion.args)
@@ -268,9 +278,11 @@ def collide_rubbing(
 
 
 def others_at_once(contacts: Contacts, slip: Slip, ends: Array, first: Array) -> tuple[Array, Array]:
-    """Finds the contacts (m,) whose modes end (``ends``) at the time of the ``first`` (m,), but with other data at another one.
+    """Finds the contacts (m,) whose modes end (``ends``) at the time of the ``first`` (m,),
+    but with other data at another one.
 
-    Returns those that no impulse links to the first, and those that one does, unless they go as the first does, as the feet of one body.
+    Returns those that no impulse links to the first, and those that one does, unless they go as the first does,
+    as the feet of one body.
     """
     others = ends & ~first
     if len(ends) < 2:

@@ -12,9 +12,10 @@ OF_FRICTION = (STOP, REVERSAL, BREAK)
 
 
 class ImpactRecord(NamedTuple):
-    """The first k impacts, carried in the state: times ``t`` (k,) and numbers of the ``contact`` (k,), NaN and -1 for impacts that have not
-    happened yet; positions ``q``, velocities ``before`` and ``after`` the impact (k, d), ``impulse`` of the contact (k,); and the
-    ``number`` () of all impacts so far, which may exceed k. Of events of several kinds also the ``kind`` (k,), its place in `KINDS`, else None."""
+    """The first k impacts, carried in the state: times ``t`` (k,) and numbers of the ``contact`` (k,), NaN and -1 for
+    impacts that have not happened yet; positions ``q``, velocities ``before`` and ``after`` the impact (k, d),
+    ``impulse`` of the contact (k,); and the ``number`` () of all impacts so far, which may exceed k. Of events of
+    several kinds also the ``kind`` (k,), its place in `KINDS`, else None."""
 
     t: Array
     contact: Array
@@ -36,10 +37,11 @@ class ImpactRecord(NamedTuple):
     def with_impacts(
         self, struck: Array, t: Array, q: Array, before: Array, after: Array, impulse: Array, kind: Any = None
     ) -> ImpactRecord:
-        """Adds one impact at time t for each contact of the mask ``struck`` (m,), in ascending order; ``impulse`` (m,) are their impulses, the
-        position is q and the velocities are ``before`` and ``after`` (d,).
+        """Adds one impact at time t for each contact of the mask ``struck`` (m,), in ascending order; ``impulse`` (m,)
+        are their impulses, the position is q and the velocities are ``before`` and ``after`` (d,).
 
-        With a ``kind`` (m,), these are events of such kinds, whose times may be (m,), and their positions and velocities (m, d).
+        With a ``kind`` (m,), these are events of such kinds, whose times may be (m,),
+        and their positions and velocities (m, d).
         """
         numbers = struck.astype(jnp.int32)
         place = self.number + jnp.cumsum(numbers, dtype=jnp.int32) - numbers

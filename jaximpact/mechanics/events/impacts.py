@@ -23,7 +23,8 @@ from ..status import Status, as_status
 from .event_state import Event, impulses_to_change, persisting, reaction
 from .force_free import opens_by_change
 
-COUPLED = 1e-6  # fraction of the accelerations by which an impact must change those of other contacts for their order to matter
+# fraction of the accelerations by which an impact must change those of other contacts for their order to matter
+COUPLED = 1e-6
 
 
 # function from magnitudes of gap accelerations (m,) to the slowest gap velocities (m,) of impacts that are resolved
@@ -39,12 +40,15 @@ def met_together(
     candidates: Array,
     near: Array,
 ) -> tuple[Array, Array, Array]:
-    """Selects the contacts (m,) that take part in the next impact: the ``candidates``, and others that close at the same instant.
+    """Selects the contacts (m,) that take part in the next impact: the ``candidates``,
+    and others that close at the same instant.
 
-    The others are open contacts that approach and whose gaps are ``near`` (m,) zero. They take part unless one impact after the other gives the same
-    result: if their gradients are orthogonal to each other (no pair is ``oblique``, (m, m)). ``speed`` (m,): gap velocities at v (d,).
+    The others are open contacts that approach and whose gaps are ``near`` (m,) zero. They take part unless one impact
+    after the other gives the same result: if their gradients are orthogonal to each other (no pair is ``oblique``, (m,
+    m)). ``speed`` (m,): gap velocities at v (d,).
 
-    Returns the contacts (m,) of the impact; those near zero (m,) that do not approach; and whether contacts are to be treated together, ().
+    Returns the contacts (m,) of the impact; those near zero (m,) that do not approach;
+    and whether contacts are to be treated together, ().
     """
     reached = near & ~closed & jnp.any(candidates)
     group = candidates | (reached & (speed < -noise(contacts, v, speed)))
@@ -53,7 +57,8 @@ def met_together(
 
 
 def meets_within(spread: Array, contacts: Contacts, v: Array, speed: Array) -> Array:
-    """Finds the contacts (m,) that approach faster than round-off, and so fast that their gaps close within a time ``spread`` ().
+    """Finds the contacts (m,) that approach faster than round-off, and so fast that their gaps
+    close within a time ``spread`` ().
 
     ``speed`` (m,): gap velocities at v (d,), negative for contacts that approach.
     """
@@ -61,7 +66,8 @@ def meets_within(spread: Array, contacts: Contacts, v: Array, speed: Array) -> A
 
 
 def may_be_first(oblique: Array, event: Event, closed: Array, impact: Array, spread: Array) -> Array:
-    """Tests whether one of the contacts whose approach an ``impact`` (m,) changes may have been the first instead, as it closes within ``spread``, ().
+    """Tests whether one of the contacts whose approach an ``impact`` (m,) changes may have been the first instead, as
+    it closes within ``spread``, ().
 
     ``oblique`` (m, m): pairs in which an impulse at one changes a velocity of the other.
     """
@@ -74,9 +80,10 @@ def order_matters(
 ) -> Array:
     """Tests whether the order of impacts at nearly the same time matters to first order, ().
 
-    The contacts are the first of the ``candidates`` (m,) and another one whose gap closes within a time ``spread`` (). The order matters if the
-    impact of one of them changes the gap acceleration of the other: by forces that depend on the velocity (magnetic, Coriolis) or by curved gaps.
-    Otherwise the saltation matrices of orthogonal contacts commute.
+    The contacts are the first of the ``candidates`` (m,) and another one whose gap closes within a time ``spread`` ().
+    The order matters if the impact of one of them changes the gap acceleration of the other: by forces that depend on
+    the velocity (magnetic, Coriolis) or by curved gaps. Otherwise the saltation matrices
+    of orthogonal contacts commute.
     """
     t, q, v, _, contacts, speed = lax.stop_gradient(event)
     e, spread, args = lax.stop_gradient((e, spread, args))
@@ -110,11 +117,12 @@ def order_matters(
 
 
 def shared(oblique: Array, elastic: Array, touching: Array, sides: Array, percussion: Array, e: Array) -> Array:
-    """Tests whether the impact of ``elastic`` contacts (m,) sends a percussion through another contact that was already ``touching`` (m,), ().
+    """Tests whether the impact of ``elastic`` contacts (m,) sends a percussion through another contact that was
+    already ``touching`` (m,), ().
 
-    Had that contact been slightly open, it would have had an impact of its own, and the motion would differ. Contacts that are ``sides`` (m,) of a
-    bilateral constraint do not count, as they cannot open. ``oblique`` (m, m): pairs whose gradients are not orthogonal; ``percussion`` (m,):
-    impulses of the impact.
+    Had that contact been slightly open, it would have had an impact of its own, and the motion would differ. Contacts
+    that are ``sides`` (m,) of a bilateral constraint do not count, as they cannot open. ``oblique`` (m, m): pairs whose
+    gradients are not orthogonal; ``percussion`` (m,): impulses of the impact.
     """
     takes = touching & ~sides & (percussion > 0) & (jnp.broadcast_to(e, elastic.shape) > 0)
     return jnp.any(oblique & (elastic & takes)[:, None] & takes[None, :])
@@ -128,10 +136,11 @@ def lasting(
     event: Event,
     involved: Array,
 ) -> tuple[Array, Array, Array, Array]:
-    """Finds which of the ``involved`` contacts (m,) stay closed after an inelastic impact, or an elastic one too slow to be resolved.
+    """Finds which of the ``involved`` contacts (m,) stay closed after an inelastic impact,
+    or an elastic one too slow to be resolved.
 
-    Returns that mask; the gap velocity (m,) below which an impact is not resolved; and, at the velocity after an inelastic impact, the
-    acceleration without contact forces (d,) and the gap acceleration at constant velocity (m,).
+    Returns that mask; the gap velocity (m,) below which an impact is not resolved; and, at the velocity after an
+    inelastic impact, the acceleration without contact forces (d,) and the gap acceleration at constant velocity (m,).
     """
     motion = lax.stop_gradient(motion)
     (t, q, v, metric, contacts, speed), e, args = event, motion.e, motion.args
@@ -155,11 +164,13 @@ def closes_again(
 ) -> Array:
     """Finds the contacts (m,) that an impact opens so slowly that they close again before their flight is resolved.
 
-    ``after`` (m,): gap velocities after the impact; ``opened`` (m,): contacts that it opens, of those ``involved`` (m,); ``free`` (d,),
-    ``gap_acceleration`` (m,): accelerations after the impact, as in `View`; ``slowest``: as in `collide`.
+    ``after`` (m,): gap velocities after the impact; ``opened`` (m,): contacts that it opens, of those ``involved``
+    (m,); ``free`` (d,), ``gap_acceleration`` (m,): accelerations after the impact, as in `View`; ``slowest``:
+    as in `collide`.
 
-    A body that rocks between two contacts opens them like this, more slowly at each impact, and comes to rest on both, if the forces hold
-    it there. If they do not, it leaves one of them, with a part of the velocity that it would lose by coming to rest, and the flight is followed.
+    A body that rocks between two contacts opens them like this, more slowly at each impact, and comes to rest on both,
+    if the forces hold it there. If they do not, it leaves one of them, with a part of the velocity that it would lose
+    by coming to rest, and the flight is followed.
     """
     if len(opened) < 2:
         return jnp.zeros_like(opened)
@@ -181,10 +192,11 @@ def closes_again(
 def pressed_together(
     law: ContactLaw, contacts: Contacts, free: Array, gap_acceleration: Array, stopped: Array, still: Array
 ) -> Array:
-    """Finds the contacts (m,) that an impact has ``stopped`` (m,) and that the forces hold closed together with the others that are ``still`` (m,).
+    """Finds the contacts (m,) that an impact has ``stopped`` (m,) and that the forces hold closed together with the
+    others that are ``still`` (m,).
 
-    Where the impact opens a contact, the forces may hold those that it leaves, though they would not hold all. ``free`` (d,), ``gap_acceleration`` (m,):
-    accelerations after the impact, as in `View`.
+    Where the impact opens a contact, the forces may hold those that it leaves, though they would not hold all. ``free``
+    (d,), ``gap_acceleration`` (m,): accelerations after the impact, as in `View`.
     """
     if len(stopped) < 2:
         return jnp.zeros_like(stopped)
@@ -195,9 +207,10 @@ def pressed_together(
 class ImpactImpulses(NamedTuple):
     """Result of the impact law at an event.
 
-    Masks (m,) of contacts: ``lands``, those of the impact that stay closed; ``back``, those that would open but close again at once, and are kept
-    closed; ``opened``, those that open. Numbers (m,): the gap velocity up to which an impact is too ``slow`` to be resolved, the ``percussion``, the
-    further impulse ``rest`` that stops the contacts of ``back``, and the residual ``error`` of the law. And ``status`` ().
+    Masks (m,) of contacts: ``lands``, those of the impact that stay closed; ``back``, those that would open but close
+    again at once, and are kept closed; ``opened``, those that open. Numbers (m,): the gap velocity up to which an
+    impact is too ``slow`` to be resolved, the ``percussion``, the further impulse ``rest`` that stops the contacts of
+    ``back``, and the residual ``error`` of the law. And ``status`` ().
     """
 
     lands: Array
@@ -221,7 +234,8 @@ class ImpactImpulses(NamedTuple):
         impact: Array,
         beside: Array,
     ) -> ImpactImpulses:
-        """Applies the impact law to the contacts of an ``impact`` (m,), to the ``closed`` ones (m,), and to those ``beside`` them.
+        """Applies the impact law to the contacts of an ``impact`` (m,), to the ``closed`` ones (m,),
+        and to those ``beside`` them.
 
         ``beside`` (m,): contacts that touch without approaching; ``slowest``: as in `collide`.
         """
@@ -257,10 +271,11 @@ class ImpactImpulses(NamedTuple):
 
 
 def put_back(contacts: Contacts, q: Array, speed: Array, pulled: Array, others: Array) -> tuple[Array, Array]:
-    """Puts the ``pulled`` contacts (m,) back onto their surfaces: returns q (d,), and by how much later than the event the ``others`` (m,) close, (m,).
+    """Puts the ``pulled`` contacts (m,) back onto their surfaces: returns q (d,), and by how much later than the event
+    the ``others`` (m,) close, (m,).
 
-    The others close at the instant of the event for the present data alone: that time is zero in value, and has their derivative. ``speed`` (m,): gap
-    velocities.
+    The others close at the instant of the event for the present data alone: that time is zero in value, and has their
+    derivative. ``speed`` (m,): gap velocities.
     """
     delay = jnp.where(others, (contacts.gap - lax.stop_gradient(contacts.gap)) / jnp.where(others, -speed, 1), 0)
     gap = jnp.where(others, lax.stop_gradient(contacts.gap), contacts.gap)
@@ -268,11 +283,12 @@ def put_back(contacts: Contacts, q: Array, speed: Array, pulled: Array, others: 
 
 
 class Collision(NamedTuple):
-    """Result of `collide`: q and v (d,) after the event, the contacts (m,) that are ``closed`` then, those (m,) that had an ``impact`` in it, and those
-    that rub but do not slip after it, ``rests`` (m,).
+    """Result of `collide`: q and v (d,) after the event, the contacts (m,) that are ``closed`` then, those (m,) that
+    had an ``impact`` in it, and those that rub but do not slip after it, ``rests`` (m,).
 
-    Also the ``impulse`` of the event, (m,) or of contacts that rub (m, 1 + k), and that of the joints, ``joint_impulse`` (j,); the residual ``error`` ()
-    of the impact law, status (), and whether flights too short to be followed are left out, ``dies`` ().
+    Also the ``impulse`` of the event, (m,) or of contacts that rub (m, 1 + k), and that of the joints,
+    ``joint_impulse`` (j,); the residual ``error`` () of the impact law, status (), and whether flights too short to be
+    followed are left out, ``dies`` ().
     """
 
     q: Array
@@ -301,7 +317,8 @@ def collide(
     """Puts closed contacts back onto their surfaces, and applies the impact law to the ``candidates`` (m,).
 
     Args:
-        slowest: function from magnitudes of gap accelerations (m,) to the lowest gap velocities (m,) of impacts that are resolved.
+        slowest: function from magnitudes of gap accelerations (m,) to the lowest gap velocities (m,)
+            of impacts that are resolved.
         event: the state at which contacts close or open.
         closed: mask (m,) of contacts that were closed before.
         candidates: mask (m,) of contacts that have an impact.
@@ -374,7 +391,8 @@ def collision_status(
 
 
 def lasting_at_end(kinks: Kinks | None, event: Event, closed: Array, args: Any) -> tuple[Array, Array]:
-    """Finds which of the ``closed`` contacts (m,) are still closed at the end of a trial, and which (m,) are struck by their surface at a kink.
+    """Finds which of the ``closed`` contacts (m,) are still closed at the end of a trial,
+    and which (m,) are struck by their surface at a kink.
 
     ``kinks``: gaps that may kink, with their sides at its start, None if none can; ``event``: its end.
     """

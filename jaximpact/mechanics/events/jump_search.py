@@ -1,4 +1,5 @@
-"""Tests whether a function jumps between two points: switches (`switches`) show where it may, its values on both sides whether it does.
+"""Tests whether a function jumps between two points: switches (`switches`) show where it may,
+its values on both sides whether it does.
 
 The tests are made for whole steps (`saltation.jump_status`), and by schemes for their substeps.
 """
@@ -27,17 +28,25 @@ from ...switches.walks import SPEED
 from ..linearisation import Metric, acceleration
 from ..problem import Problem
 
-NEAR = 16  # widths of the bracket of a switch, over which the change of one side's function is compared with the change across the bracket
+# widths of the bracket of a switch, over which the change of one side's function is compared with the change across the
+# bracket
+NEAR = 16
 FAR = 256  # widths, over which the slope of a piece is compared with that over NEAR widths next to its border
-STEEP = 2  # ratio of the two from which the slope is not finite on the border: 4 to 5 for a root; 10 for a cube root, and 1.5 for the power 4/5
-SEEN = 0.01  # fraction of a function's size by which it would change over a step with that slope; smooth functions near an extremum change less
-SLIGHT = 1e-6  # fraction of a function's size: smaller jumps, as between pieces that were fitted together, matter to no derivative
+# ratio of the two from which the slope is not finite on the border: 4 to 5 for a root; 10 for a cube root, and 1.5 for
+# the power 4/5
+STEEP = 2
+# fraction of a function's size by which it would change over a step with that slope; smooth functions near an extremum
+# change less
+SEEN = 0.01
+# fraction of a function's size: smaller jumps, as between pieces that were fitted together, matter to no derivative
+SLIGHT = 1e-6
 
 
 def path_jumped(
     problem: Problem, touching: Array, start: tuple[Array, Array, Array], end: tuple[Array, Array, Array], args: Any
 ) -> Array | None:
-    """Tests whether the force, the mass or a gap velocity jumps, or an edge releases a contact, on the straight line between two points (t, q, v), ().
+    """Tests whether the force, the mass or a gap velocity jumps, or an edge releases a contact, on the straight line
+    between two points (t, q, v), ().
 
     Gaps count for contacts that are ``touching`` (m,) only. None (decided at trace time) where nothing can jump.
     """
@@ -53,10 +62,12 @@ def path_jumped(
 
 
 def jumps_at_rest(problem: Problem, t: Array, q: Array, v: Array, free: Array, stuck: Array, args: Any) -> Array | None:
-    """Tests whether the force jumps with the velocity where ``stuck`` contacts (m,) would leave rest, between v and the velocity ``free`` of them, ().
+    """Tests whether the force jumps with the velocity where ``stuck`` contacts (m,) would leave rest, between v and the
+    velocity ``free`` of them, ().
 
-    There the force has any value between those on both sides, as that of the contact: together they hold more than the contact, but a step that takes
-    one value breaks them loose one after the other. None (decided at trace time) where the force does not jump with the velocity.
+    There the force has any value between those on both sides, as that of the contact: together they hold more than the
+    contact, but a step that takes one value breaks them loose one after the other. None (decided at trace time) where
+    the force does not jump with the velocity.
     """
     of_speed = force_switches(problem, t, q, v, args, lambda mark: bool(mark & SPEED), kinks=False)
     if of_speed is None:
@@ -67,11 +78,13 @@ def jumps_at_rest(problem: Problem, t: Array, q: Array, v: Array, free: Array, s
 
 
 class TouchingRates:
-    """Gaps, gap velocities and releasing accelerations of the ``touching`` contacts (m,), zero for others, as a function of (t, q, v, args).
+    """Gaps, gap velocities and releasing accelerations of the ``touching`` contacts (m,), zero for others, as a
+    function of (t, q, v, args).
 
-    The releasing acceleration is that of the gap without contact forces, where it is positive. It jumps where the curvature of a surface does so that a
-    body flies off: the contact force then drops to zero, at a time that varies with the data. While a contact lasts, steps account for such jumps.
-    It has the methods of `Switches`; its switches are those of the gaps.
+    The releasing acceleration is that of the gap without contact forces, where it is positive. It jumps where the
+    curvature of a surface does so that a body flies off: the contact force then drops to zero, at a time that varies
+    with the data. While a contact lasts, steps account for such jumps. It has the methods of `Switches`;
+    its switches are those of the gaps.
     """
 
     def __init__(self, problem: Problem, gaps: Switches, touching: Array) -> None:
@@ -97,7 +110,8 @@ class TouchingRates:
 
 
 def jumps_between(function: Any, start: Any, end: Any, fixed: Sequence, size: Callable[[Crossing], Any]) -> Array:
-    """Tests whether a function with switches jumps, or has an infinite slope at a switch, between two points, (); searches only if sides differ.
+    """Tests whether a function with switches jumps, or has an infinite slope at a switch, between two points, ();
+    searches only if sides differ.
 
     Arguments as of `search`.
     """
@@ -115,9 +129,10 @@ def search(
 ) -> tuple[Crossing, Array]:
     """Locates where a function with switches changes sides between two points, and tests whether it jumps there, ().
 
-    Bisection along the straight line from ``start`` to ``end`` gives a short bracket of the place. The function is taken to jump if its values at
-    the two ends of the bracket differ by more than its smooth extensions change over sixteen widths of the bracket, before it and after it, plus
-    ``SLIGHT`` times the size of the values. (A mere kink changes the values by about a sixteenth of these changes.)
+    Bisection along the straight line from ``start`` to ``end`` gives a short bracket of the place. The function is
+    taken to jump if its values at the two ends of the bracket differ by more than its smooth extensions change over
+    sixteen widths of the bracket, before it and after it, plus ``SLIGHT`` times the size of the values. (A mere kink
+    changes the values by about a sixteenth of these changes.)
 
     Args:
         function: a `Switches`, or an object with the same methods.
@@ -138,7 +153,8 @@ def search(
 
 
 def steep_at(function: Any, found: Crossing, fixed: Sequence, size: Callable[[Crossing], Any]) -> Array:
-    """Tests whether a function has an infinite slope at a border that a path has crossed, as sqrt(max(q, 0)) at q = 0, (). Arguments as of `search`."""
+    """Tests whether a function has an infinite slope at a border that a path has crossed, as sqrt(max(q, 0)) at q = 0,
+    (). Arguments as of `search`."""
     if not function.may_end():
         return jnp.zeros((), bool)
 
@@ -156,7 +172,8 @@ def steep_at(function: Any, found: Crossing, fixed: Sequence, size: Callable[[Cr
 
 
 def _steep(near: Array, far: Array, size: Array) -> Array:
-    """Tests whether the change of a piece in a width next to its border shows an infinite slope, (); ``far``: its change in a width further away."""
+    """Tests whether the change of a piece in a width next to its border shows an infinite slope, (); ``far``: its
+    change in a width further away."""
     return jnp.any((near > STEEP * far) & (2**HALVINGS * near > SEEN * size))
 
 
@@ -166,7 +183,8 @@ def size_of_values(found: Crossing) -> Any:
 
 
 def size_of_terms(problem: Problem, args: Any) -> Callable[[Crossing], Any]:
-    """Returns the function ``size`` of `search` for `TouchingRates`: as these are zero in contact, the magnitudes of their terms."""
+    """Returns the function ``size`` of `search` for `TouchingRates`: as these are zero in contact,
+    the magnitudes of their terms."""
 
     def size(found: Crossing) -> Any:
         t, q, v = found.before

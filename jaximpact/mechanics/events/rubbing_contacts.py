@@ -18,9 +18,9 @@ from .event_state import View
 class Place(NamedTuple):
     """Contacts (m,) at one instant.
 
-    The `View`; ``cones``, the contact problem of accelerations, whose offset are the accelerations of gaps and slips without contact forces; slip
-    velocities, ``slip`` (m, k), and their round-off ``noise`` (m,); the metric; and the ``frame`` (m, 2, d) onto which
-    tangents in space are turned (`Slip.along_turned`), or None.
+    The `View`; ``cones``, the contact problem of accelerations, whose offset are the accelerations of gaps and slips
+    without contact forces; slip velocities, ``slip`` (m, k), and their round-off ``noise`` (m,); the metric; and the
+    ``frame`` (m, 2, d) onto which tangents in space are turned (`Slip.along_turned`), or None.
     """
 
     view: View
@@ -42,19 +42,22 @@ class Place(NamedTuple):
         return cls(view, cones, slip.of(v), slip_noise(slip, v), metric, frame)
 
     def moving(self, h: Array) -> Array:
-        """Finds the contacts (m,) whose slip exceeds the rounding of velocities and of their changes in a step h; without derivatives."""
+        """Finds the contacts (m,) whose slip exceeds the rounding of velocities and of their changes in a step h;
+        without derivatives."""
         return lax.stop_gradient(length(self.slip)[:, 0] > self.slip_rounding(h))
 
     def slip_rounding(self, s: Array) -> Array:
-        """Returns the round-off (m,) of slips and of their changes in a time s, over which forces that cancel leave an acceleration."""
+        """Returns the round-off (m,) of slips and of their changes in a time s,
+        over which forces that cancel leave an acceleration."""
         changes = self.cones.slip()
         return self.noise + s * slip_noise(changes._replace(drift=changes.velocity), self.view.free)
 
     def decide(self, closed: Array, towards: Array, near: Array) -> tuple[Array, FrictionInfo]:
         """Returns the forces (m, 1 + k) and the modes of the ``closed`` contacts (m,), without derivatives.
 
-        Contacts with a direction ``towards`` (m, k) slip that way; for the others Coulomb's law decides. A contact whose force is zero up to rounding
-        is OPEN: it neither sticks nor slips. If several forces satisfy the law, those nearest to ``near`` (m, 1 + k) are taken.
+        Contacts with a direction ``towards`` (m, k) slip that way; for the others Coulomb's law decides. A contact
+        whose force is zero up to rounding is OPEN: it neither sticks nor slips. If several forces satisfy the law,
+        those nearest to ``near`` (m, 1 + k) are taken.
         """
         place = lax.stop_gradient(self)
         accelerations = AccelerationProblem(place.metric, place.view.free, place.cones, place.velocity())
@@ -73,10 +76,11 @@ class Place(NamedTuple):
         return noise(view.contacts, view.free, jnp.abs(view.gap_acceleration) + length(self.cones.offset[:, 1:])[:, 0])
 
     def forces(self, did: FrictionInfo, near: Array, towards: Array) -> Array:
-        """Solves for the forces (m, 1 + k) of contacts in known modes, starting from ``near`` (m, 1 + k), with two derivatives.
+        """Solves for the forces (m, 1 + k) of contacts in known modes, starting from ``near`` (m, 1 + k),
+        with two derivatives.
 
-        ``did``: the modes. Contacts that slip do so in the directions ``towards`` (m, k); where that is zero, they begin to slip in the direction of
-        their acceleration.
+        ``did``: the modes. Contacts that slip do so in the directions ``towards`` (m, k); where that is zero, they
+        begin to slip in the direction of their acceleration.
         """
         turning = towards.shape[1] > 1
         if not turning:
@@ -97,7 +101,8 @@ def heading(slip: Array) -> Array:
 
 
 def braking(rows: ConeProblem, velocity: Array, kept: Array, still: Array) -> Array:
-    """Returns the impulses (m, 1 + k) after which the gap velocities of contacts ``kept`` (m,) are zero, and the slips of those also ``still`` (m,).
+    """Returns the impulses (m, 1 + k) after which the gap velocities of contacts ``kept`` (m,) are zero, and the slips
+    of those also ``still`` (m,).
 
     ``velocity`` (m, 1 + k): velocities of gaps and slips without these impulses.
     """

@@ -1,14 +1,16 @@
 """Derivatives that are right across impacts: a wrapper that keeps a scheme's values and corrects its tangent.
 
 Differentiating a time-stepping scheme through an impact loses the dependence of the impact's time t* on the data: an
-error that no step size cures. Here the values of a step are unchanged and its derivative is that of the saltation of its
-impacts, followed by the scheme's own step with the contacts that stay closed held closed. With x = (q, v) and parameters theta,
+error that no step size cures. Here the values of a step are unchanged and its derivative is that of the saltation of
+its impacts, followed by the scheme's own step with the contacts that stay closed held closed.
+With x = (q, v) and parameters theta,
 
     dt* = -(G dq + f_theta dtheta)/f',    dx+ = D_R dx- + R_theta dtheta + (D_R F- + d_t R - F+) dt*,
 
-R being the impact law (q, v) -> (q, v - (1+e) M^-1 G' (G M^-1 G')^-1 f'), F = (v, a) before and after it, and f' the gap
-velocity. The saltation is taken at that time within the step where the scheme's impacts lie on average (`Traits.phase`). A
-step without impact has the derivative of the discrete map itself, or of the equations that it solves (`Traits.tangent`).
+R being the impact law (q, v) -> (q, v - (1+e) M^-1 G' (G M^-1 G')^-1 f'), F = (v, a) before and after it, and f' the
+gap velocity. The saltation is taken at that time within the step where the scheme's impacts lie on average
+(`Traits.phase`). A step without impact has the derivative of the discrete map itself, or of the equations that it
+solves (`Traits.tangent`).
 
 References:
     M. A. Aizerman, F. R. Gantmakher, On the stability of periodic motions, J. Appl. Math. Mech. 22 (1958).
@@ -46,8 +48,11 @@ from .rough_impacts import modes_at_start, rough_impacts, rows_of_list
 from .smooth_impacts import smooth_impacts
 from .tracked import FREE, IMPACT, LASTING, REBOUND, Edge, Salted, Tracked
 
-FEW = 8  # contacts that a step treats without the others: of a gas of 16 disks, a step with such an impact takes a third of what it takes with 48
-FIRM = 2  # times a gap's error by a late impact: a speed above what that gives is known to a third, and the derivative with it
+# contacts that a step treats without the others: of a gas of 16 disks, a step with such an impact takes a third of what
+# it takes with 48
+FEW = 8
+# times a gap's error by a late impact: a speed above what that gives is known to a third, and the derivative with it
+FIRM = 2
 
 
 @jax.tree_util.register_dataclass
@@ -56,8 +61,9 @@ class Corrected(Wrapping):
     """Wraps a scheme that locates no impacts: keeps its values, and gives them the derivative of the motion.
 
     Attributes:
-        branches: whether a step skips computations that it does not need, such as those of impacts where there is none. Native code profits, as
-            it computes one lane at a time; in XLA all lanes of a batch would compute both branches.
+        branches: whether a step skips computations that it does not need, such as those of impacts where there is none.
+            Native code profits, as it computes one lane at a time; in XLA all lanes of a
+            batch would compute both branches.
         rubs: whether contacts have friction.
     """
 
@@ -84,7 +90,8 @@ class Corrected(Wrapping):
         closed = closure(contacts, speed, q0, v0, motion.h, acceleration(problem, metric, t0, q0, v0, args)).closed
         lasts = closed & (speed <= 0)
         if contacts.dense and not problem.gaps.is_steady(t0, q0, args):
-            # a wall that falls or curves away faster than the body lets it go at once, which a scheme may see a step later
+            # a wall that falls or curves away faster than the body lets it go at once, which a scheme may see a step
+            # later
             view = View.at(problem, t0, q0, v0, args)
             lasts = persisting(law, contacts, view.free, view.gap_acceleration, lasts)[2]
         last = lax.stop_gradient(jnp.where(lasts, LASTING, FREE)).astype(jnp.int32)
@@ -97,10 +104,11 @@ class Corrected(Wrapping):
         return modes_at_start(problem, motion, found, info) if self.rubs else (found, info)
 
     def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: Any) -> tuple[Any, Info]:
-        """Makes a step of the scheme; its derivative is the saltation of its impacts and slip reversals, followed by the step with contacts held in
-        their modes.
+        """Makes a step of the scheme; its derivative is the saltation of its impacts and slip reversals, followed by
+        the step with contacts held in their modes.
 
-        Of contacts that rub on a neighbour list only those that act, or did in the step before, have rows in the equations of the derivative.
+        Of contacts that rub on a neighbour list only those that act, or did in the step before, have rows in the
+        equations of the derivative.
         """
         state = with_new_pairs(problem, motion, state)
         new, info = self.scheme.step(problem, law.as_constant(), *lax.stop_gradient((motion, state.state)))
@@ -132,17 +140,20 @@ class Corrected(Wrapping):
         return lax.cond(acts, acting if sizes or self.rubs else touches, flies)
 
     def sizes_of_sets(self, problem: Problem, motion: Motion, state: Any) -> tuple[int, ...]:
-        """Returns the sizes of sets of contacts, of which a step takes the smallest that has all that matter for it; none where it always treats all."""
+        """Returns the sizes of sets of contacts, of which a step takes the smallest that has all that matter for it;
+        none where it always treats all."""
         m, d = state.last.size, state.q.size
         size = max(MANY + 8, d + d // 2)
-        # a restitution function needs all contacts together; schemes that take neighbour lists can take a subset of contacts
+        # a restitution function needs all contacts together; schemes that take neighbour lists can take a subset of
+        # contacts
         plain = jnp.ndim(motion.e) == 0 and not callable(problem.restitution) and self.traits.lists
         return (FEW, size) if self.branches and plain and not problem.gaps.local and m >= 2 * size else ()
 
     def _flying_step(
         self, problem: Problem, motion: Motion, state: Any, made: tuple[Any, Info], misses: tuple[Array, Array, Array]
     ) -> tuple[Any, Info]:
-        """Makes the step from ``state``, in which no contact acts, with its derivative; other arguments as of `_touching_step`."""
+        """Makes the step from ``state``, in which no contact acts, with its derivative;
+        other arguments as of `_touching_step`."""
         (new, info), (_, gap, change) = made, misses
         moved = motion._replace(e=jnp.zeros_like(motion.e))
         found, told = self.tangent.beside(new.v).free_step(problem, moved, state.state)
@@ -153,7 +164,8 @@ class Corrected(Wrapping):
         return free.opened(), told
 
     def _reached_soon(self, problem: Problem, motion: Motion, state: Any) -> Array:
-        """Finds the contacts (m,) that `order_matters` needs: those that close soon, during an impact that the scheme spreads over several steps."""
+        """Finds the contacts (m,) that `order_matters` needs: those that close soon, during an impact that the scheme
+        spreads over several steps."""
         steps = self.traits.steps - 1
         if steps == 0:
             return jnp.zeros(state.last.shape, bool)
@@ -174,7 +186,8 @@ class Corrected(Wrapping):
         made: tuple[Any, Info],
         misses: tuple[Array, Array, Array],
     ) -> tuple[Any, Info]:
-        """Does what `_touching_step` does with the contacts of numbers ``rows`` (k,) only; others count as free. Other arguments as there."""
+        """Does what `_touching_step` does with the contacts of numbers ``rows`` (k,) only; others count as free.
+        Other arguments as there."""
         take = lambda x: x[rows]
         put = lambda whole, part: whole.at[rows].set(part, unique_indices=True)
         (new, info), (_, gap, change) = made, misses
@@ -223,8 +236,8 @@ class Corrected(Wrapping):
     ) -> tuple[Any, Info, tuple]:
         """Makes the step from ``state`` with its derivative across impacts and lasting contacts.
 
-        ``made``: the new state of the scheme and the info of its step; ``misses``: the result of `near_misses`. Returns the new state, the info, and
-        (t, q) of the impacts in the step.
+        ``made``: the new state of the scheme and the info of its step; ``misses``: the result of `near_misses`. Returns
+        the new state, the info, and (t, q) of the impacts in the step.
         """
         new, info = made
         if self.rubs:
@@ -251,7 +264,8 @@ class Corrected(Wrapping):
     ) -> tuple[Tracked, Info]:
         """Makes the new state with the history of its contacts, and adds the status of the derivative to the info.
 
-        ``made``: the new state of the scheme and the info; ``salted``: what impacts did; ``misses``: the result of `near_misses`.
+        ``made``: the new state of the scheme and the info; ``salted``: what impacts did; ``misses``:
+        the result of `near_misses`.
         """
         (new, info), here, metric, motion = made, salted.here, salted.metric, motion._replace(e=salted.e)
         before, last, met, times = state[:4]
@@ -297,7 +311,8 @@ class Corrected(Wrapping):
         return Tracked(new, *history, salted.friction, salted.edge), info._replace(status=status)
 
     def free_step(self, problem: Problem, motion: Motion, state: Any) -> tuple[Any, Info]:
-        """Makes a free step with the scheme's own derivative; invalid (``info.acts``) too for a lasting contact, even if it opens.
+        """Makes a free step with the scheme's own derivative; invalid (``info.acts``) too for a lasting contact,
+        even if it opens.
 
         A near miss is a remark: what else a step with contacts computes needs an impulse.
         """
@@ -315,7 +330,8 @@ class Corrected(Wrapping):
 def derivative_status(salted: Salted, q: Array, unclear: Array, impulse: Array, branches: bool) -> Array:
     """Returns DERIVATIVE_EVENTS if derivatives across a step from q (d,) are doubtful, ().
 
-    ``unclear`` (m,): contacts that graze, or whose impacts accumulate; ``impulse`` (m,): of all contacts in the step; ``branches``: as of `Corrected`.
+    ``unclear`` (m,): contacts that graze, or whose impacts accumulate; ``impulse`` (m,): of all contacts in the step;
+    ``branches``: as of `Corrected`.
     """
     impact = salted.did.impact
     several = jnp.any(impact) & (jnp.sum(impact | (impulse > 0)) > 1)
@@ -341,10 +357,12 @@ def _depend_on_each_other(here: Instant, q: Array, e: Array, impact: Array, impu
 def velocity_at_row_time(
     problem: Problem, scheme: Scheme, motion: Motion, t: Array, q: Array, v: Array, apart: Array
 ) -> Array:
-    """Returns the velocity v (d,) of a row at t with the derivative of the motion's velocity at t, once a first impact has happened.
+    """Returns the velocity v (d,) of a row at t with the derivative of the motion's velocity at t,
+    once a first impact has happened.
 
-    A scheme's velocity may lag behind its time (`Traits.lag`), as that of the middle of a step. After an impact, between contacts (``apart``, ()),
-    the derivative is then that of v + lag h a. Before the first contact it stays that of the discrete map.
+    A scheme's velocity may lag behind its time (`Traits.lag`), as that of the middle of a step. After an impact,
+    between contacts (``apart``, ()), the derivative is then that of v + lag h a.
+    Before the first contact it stays that of the discrete map.
     """
     h, args = motion.h, motion.args
     a = acceleration(problem, Metric.at(problem, q, args, t), t, q, v, args)
@@ -370,26 +388,31 @@ def with_new_pairs(problem: Problem, motion: Motion, state: Tracked) -> Tracked:
 def errors_of_gaps(
     problem: Problem, times: ImpactTimes, n: Array, t: Array, q: Array, args: Any, known: tuple
 ) -> tuple[Array, Array]:
-    """Returns `ImpactTimes.of_gaps` of all gaps at (t, q), without the zeros of their gradients where these are known."""
+    """Returns `ImpactTimes.of_gaps` of all gaps at (t, q), without the zeros of their
+    gradients where these are known."""
     t, q, args = lax.stop_gradient((t, q, args))
     metric = Metric.at(problem, q, args, t)
     return times.of_gaps(n, metric, problem.gaps.by_entry(metric, t, q, args), known)
 
 
 def gap_errors(traits: Traits, flight: Array, threshold: Array) -> Array:
-    """Bounds the errors of gaps (m,) a time ``flight`` (m,) after an impact, from the ``threshold`` (m,) of gap velocities for impacts.
+    """Bounds the errors of gaps (m,) a time ``flight`` (m,) after an impact,
+    from the ``threshold`` (m,) of gap velocities for impacts.
 
-    The bound was found by measurement: after an impact that takes two steps the velocity is wrong by at most h times the acceleration, after one
-    that takes one step by a quarter of that. Before the first impact the error is of second order.
+    The bound was found by measurement: after an impact that takes two steps the velocity is wrong by at most h times
+    the acceleration, after one that takes one step by a quarter of that.
+    Before the first impact the error is of second order.
     """
     return 0.125 * traits.steps**2 * flight * threshold
 
 
 def weak_impacts(traits: Traits, here: Instant, impact: Array, met: Array, flight: Array, aside: Array) -> Array:
-    """Finds the impacts (m,) that are so weak that errors of gaps make their speed, or even whether they happen, uncertain.
+    """Finds the impacts (m,) that are so weak that errors of gaps make their speed, or even whether they happen,
+    uncertain.
 
-    The errors are those after a time ``flight`` (m,) since the previous impact, and ``aside`` (m,), see `Tracked`. Contacts that had an impact
-    before (``met``, (m,)) and fall back do not count: their next impact is early or late, but certain.
+    The errors are those after a time ``flight`` (m,) since the previous impact, and ``aside`` (m,), see `Tracked`.
+    Contacts that had an impact before (``met``, (m,)) and fall back do not count: their next impact is early or late,
+    but certain.
     """
     speed, pull = -here.gap_velocity, jnp.abs(here.gap_acceleration)
     errors = gap_errors(traits, flight, here.threshold) + FIRM * aside
@@ -400,8 +423,9 @@ def weak_impacts(traits: Traits, here: Instant, impact: Array, met: Array, fligh
 def near_misses(problem: Problem, traits: Traits, motion: Motion, state: Tracked) -> tuple[Array, Array, Array]:
     """Finds the gaps (m,) that had a minimum one step ago which is too near zero for h to decide whether they close.
 
-    A minimum is too near zero if the gap, were it to close there, would close below the threshold speed of impacts, or if the minimum is within the
-    error of gaps since the last impact. Also returns the gaps (m,) at ``state``, and their changes (m,) in the last step.
+    A minimum is too near zero if the gap, were it to close there, would close below the threshold speed of impacts, or
+    if the minimum is within the error of gaps since the last impact. Also returns the gaps (m,) at ``state``, and their
+    changes (m,) in the last step.
     """
     t, q, args = lax.stop_gradient((motion.time(state.n), state.q, motion.args))
     gap = problem.gaps(t, q, args)

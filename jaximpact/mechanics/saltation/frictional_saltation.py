@@ -1,4 +1,5 @@
-"""Saltation of impacts with Coulomb friction that fall into one step of a scheme, and which contacts load each other."""
+"""Saltation of impacts with Coulomb friction that fall into one step of a scheme,
+and which contacts load each other."""
 
 from __future__ import annotations
 
@@ -21,14 +22,16 @@ from ..motion import Motion
 from ..problem import Problem
 from .impact_saltation import Instant
 
-LOADED = 1e-6  # cosine between rows of two contacts, in the metric M^-1, above which impulses of one change velocities of the other
+# cosine between rows of two contacts, in the metric M^-1, above which impulses of one change velocities of the other
+LOADED = 1e-6
 
 
 class Crossed(NamedTuple):
     """State after the impacts of a step, with the derivative of their time: q, v and the acceleration a (d,).
 
-    Also the impulses (m, 1 + k), and those of the joints (j,); the modes after the impacts (``friction``); ``doubtful`` (): whether a small change would lead to another mode;
-    ``coupled`` (): whether impacts load each other, whose order would matter.
+    Also the impulses (m, 1 + k), and those of the joints (j,); the modes after the impacts (``friction``); ``doubtful``
+    (): whether a small change would lead to another mode; ``coupled`` (): whether impacts load each other,
+    whose order would matter.
     """
 
     q: Array
@@ -42,7 +45,8 @@ class Crossed(NamedTuple):
 
 
 def loaded_together(cones: ConeProblem, among: Array) -> Array:
-    """Returns the mask (m, m) of the pairs of contacts ``among`` (m,) that load each other, by themselves or through others of them.
+    """Returns the mask (m, m) of the pairs of contacts ``among`` (m,) that load each other,
+    by themselves or through others of them.
 
     Each of them is paired with itself, too.
     """
@@ -62,8 +66,8 @@ def loaded_together(cones: ConeProblem, among: Array) -> Array:
 class Delays(NamedTuple):
     """Times of impacts in a step, zero in value, with their derivatives.
 
-    ``first`` (): that of the earliest impact; ``later`` (m,): by how much that of each contact's impact, or of the one that loads it, is behind.
-    ``doubtful`` (): whether impacts load each other, whose order would matter.
+    ``first`` (): that of the earliest impact; ``later`` (m,): by how much that of each contact's impact, or of the one
+    that loads it, is behind. ``doubtful`` (): whether impacts load each other, whose order would matter.
     """
 
     first: Array
@@ -74,7 +78,8 @@ class Delays(NamedTuple):
     def of(cls, cones: ConeProblem, gap: Array, closing: Array, impact: Array, held: Array) -> Delays:
         """Makes the delays of contacts with an ``impact`` (m,) and of contacts ``held`` (m,) closed.
 
-        ``cones``: the contact problem at one instant; ``gap`` (m,): gaps there, with derivatives; ``closing`` (m,): the speeds at which they close.
+        ``cones``: the contact problem at one instant; ``gap`` (m,): gaps there, with derivatives; ``closing`` (m,): the
+        speeds at which they close.
         """
         each = jnp.where(impact, (gap - lax.stop_gradient(gap)) / closing, 0)
         arrival = jnp.where(impact, lax.stop_gradient(gap) / closing, jnp.inf)
@@ -88,7 +93,8 @@ class Delays(NamedTuple):
         return cls(first, jnp.where(some, own - first, 0), doubtful)
 
     def shift(self, cones: ConeProblem, rates: ConeProblem) -> ConeProblem:
-        """Moves the rows and velocities of each contact of a problem, at the time ``first``, to those at its own time; ``rates``: their derivatives."""
+        """Moves the rows and velocities of each contact of a problem, at the time ``first``, to those at its own time;
+        ``rates``: their derivatives."""
         each = jnp.repeat(self.later, cones.offset.shape[1])
         rows, response = cones.rows + each[:, None] * rates.rows, cones.response + each[None, :] * rates.response
         return cones._replace(rows=rows, response=response, offset=cones.offset + self.later[:, None] * rates.offset)
@@ -105,9 +111,10 @@ def cross(
 ) -> Crossed:
     """Carries a state across the impacts at one instant ``at`` (t, q, v), with the derivatives of their times.
 
-    ``here``: the contacts at that instant; ``masks`` (m,): those that have an impact, and closed ones that are held and react to it. Before, these slip
-    in the directions ``towards`` (m, k), or stick where that is zero. ``ahead``: acceleration (d,) and forces (m, 1 + k) before the impacts, and a
-    contact problem nearby. Of impacts that load each other the earliest gives the time, and the derivative is doubtful.
+    ``here``: the contacts at that instant; ``masks`` (m,): those that have an impact, and closed ones that are held and
+    react to it. Before, these slip in the directions ``towards`` (m, k), or stick where that is zero. ``ahead``:
+    acceleration (d,) and forces (m, 1 + k) before the impacts, and a contact problem nearby. Of impacts that load each
+    other the earliest gives the time, and the derivative is doubtful.
     """
     (impact, held), (a_before, force, rows) = masks, ahead
     h, given, args = motion.h, jnp.broadcast_to(motion.e, impact.shape), motion.args
@@ -172,7 +179,8 @@ def cross(
         response = lax.stop_gradient(cones.response)
         turned = response @ (later[:, None] * lax.stop_gradient(x)).ravel()
         back_q, back_v = back_q - turned, back_v + response @ (later[:, None] * (force - force_after)).ravel()
-        # forces that depend on the velocity change with it, at the same times: the integral along the jump, by Gauss's rule of two points
+        # forces that depend on the velocity change with it, at the same times: the integral along the jump, by Gauss's
+        # rule of two points
         free = lambda v: acceleration(fixed[0], lax.stop_gradient(behind.metric), *place[:2], v, fixed[2])
         for share in (0.5 - 12**-0.5, 0.5 + 12**-0.5):
             at_share = lax.stop_gradient((1 - share) * v_at + share * v_after)

@@ -57,9 +57,9 @@ class Instant(NamedTuple):
 class Contact(NamedTuple):
     """Masks (m,) of what contacts do in one step, as `Corrected` finds it from the values of the scheme.
 
-    ``active``: the contact has an impulse; ``impact``: the impulse begins an impact; ``rebound``: it ends an impact of the previous step;
-    ``reacting``: it is the reaction of a contact whose gap velocity is nearly zero; ``lasting``: the contact is closed and pressed; ``stays``: it is
-    still closed after the impacts of the step.
+    ``active``: the contact has an impulse; ``impact``: the impulse begins an impact; ``rebound``: it ends an impact of
+    the previous step; ``reacting``: it is the reaction of a contact whose gap velocity is nearly zero; ``lasting``: the
+    contact is closed and pressed; ``stays``: it is still closed after the impacts of the step.
     """
 
     active: Array
@@ -102,11 +102,13 @@ def solve_active_forces(
     slack: Array | None = None,
     branches: bool = False,
 ) -> tuple[Array, Array]:
-    """Solves A L + offset = 0 for forces or impulses L (m,) at the ``closed`` contacts (m,), and releases those that pull.
+    """Solves A L + offset = 0 for forces or impulses L (m,) at the ``closed`` contacts (m,),
+    and releases those that pull.
 
-    Contacts ``always`` (m,) are kept even if they pull. Returns L and the contacts (m,) that act, which are constants of the derivative of L. The
-    contact that pulls most is released first, since without it others may push. With ``slack`` (m,), contacts that pull by less are kept: the sign of
-    their force is round-off. A is the Delassus matrix of the ``contacts``, ``branches`` as of `Corrected`.
+    Contacts ``always`` (m,) are kept even if they pull. Returns L and the contacts (m,) that act, which are constants
+    of the derivative of L. The contact that pulls most is released first, since without it others may push. With
+    ``slack`` (m,), contacts that pull by less are kept: the sign of their force is round-off. A is the Delassus matrix
+    of the ``contacts``, ``branches`` as of `Corrected`.
     """
     balance, known = lax.stop_gradient(contacts).balance(), lax.stop_gradient(offset)
 
@@ -141,7 +143,8 @@ def solve_active_forces(
 
 
 class StateAfterImpacts(NamedTuple):
-    """State after the impacts of a step: q, v and acceleration a (d,), closed contacts (m,), impulses (m,), and those of the joints (j,)."""
+    """State after the impacts of a step: q, v and acceleration a (d,), closed contacts (m,), impulses (m,),
+    and those of the joints (j,)."""
 
     q: Array
     v: Array
@@ -152,14 +155,16 @@ class StateAfterImpacts(NamedTuple):
 
 
 def cross_impacts(
-    problem: Problem, motion: Motion, at: tuple[Array, Array, Array], here: Instant, did: Contact, resolution: Any, branches: bool
+    problem: Problem, motion: Motion, at: tuple[Array, Array, Array], here: Instant, did: Contact, resolution: Any,
+    branches: bool
 ) -> StateAfterImpacts:  # fmt: skip
-    """Returns the state after the impacts of a step, as if all were at one instant, with the derivative of crossing them in the order of arrival.
+    """Returns the state after the impacts of a step, as if all were at one instant, with the derivative of crossing
+    them in the order of arrival.
 
-    The value is that of impacts at this instant, ``at`` (t, q, v); the derivative includes the variation of their times. ``here``: the contacts there;
-    ``did``: what contacts do. Only those that are reacting react to a percussion, as in the scheme: lasting contacts without an impulse in this step
-    have their impact in the next one. ``resolution`` (): error of gap velocities after impacts, as by `ContactLaw.resolution`; ``branches``: as of
-    `Corrected`.
+    The value is that of impacts at this instant, ``at`` (t, q, v); the derivative includes the variation of their
+    times. ``here``: the contacts there; ``did``: what contacts do. Only those that are reacting react to a percussion,
+    as in the scheme: lasting contacts without an impulse in this step have their impact in the next one. ``resolution``
+    (): error of gap velocities after impacts, as by `ContactLaw.resolution`; ``branches``: as of `Corrected`.
     """
     (t, q, v), impact, closed, reacting = at, did.impact, did.lasting, did.reacting
     h, args = motion.h, motion.args
@@ -184,9 +189,11 @@ def cross_impacts(
     def strike(
         now: tuple[StateAfterImpacts, Instant, Array, Array], this: Array
     ) -> tuple[StateAfterImpacts, Instant, Array, Array]:
-        """Carries the state across the next impact, of the contact ``this`` (m,); returns it unchanged if the mask is empty.
+        """Carries the state across the next impact, of the contact ``this`` (m,);
+        returns it unchanged if the mask is empty.
 
-        ``now``: the state; the contacts there; their forces (m,) before the impact; and the mask (m,) of impacts still to come.
+        ``now``: the state; the contacts there; their forces (m,) before the impact;
+        and the mask (m,) of impacts still to come.
         """
         (q, v, a, closed, impulse, joint_impulse), here, force, impact = now
         here = here._replace(contacts=placed.contacts, joints=placed.joints)
@@ -233,7 +240,8 @@ def cross_impacts(
         return StateAfterImpacts(q, v, a, closed, impulse, joint_impulse), turned, force, impact & ~this
 
     def first(now: tuple[StateAfterImpacts, Instant, Array, Array]) -> tuple[tuple, Array]:
-        """Returns ``now``, as of `strike`, without impacts whose gaps no longer close, and the contact (m,) of the next impact."""
+        """Returns ``now``, as of `strike`, without impacts whose gaps no longer close,
+        and the contact (m,) of the next impact."""
         salted, here, force, impact = now
         impact = impact & (here.gap_velocity < -0.25 * here.threshold)
         closing = jnp.where(impact, -here.gap_velocity, 1)
@@ -246,7 +254,8 @@ def cross_impacts(
 
 
 def _in_turn(strike: Callable, first: Callable, now: tuple, m: int, branches: bool) -> tuple:
-    """Carries ``now`` across impacts of m contacts one after the other: ``first`` finds the next contact, ``strike`` treats it."""
+    """Carries ``now`` across impacts of m contacts one after the other: ``first`` finds the next contact,
+    ``strike`` treats it."""
 
     def following(now: tuple, left: int) -> tuple:
         now, this = first(now)
@@ -269,7 +278,8 @@ def _in_turn(strike: Callable, first: Callable, now: tuple, m: int, branches: bo
 
 
 def nearby_restitution(problem: Problem, motion: Motion, t: Array, q: Array, v: Array) -> Any:
-    """Returns the restitution, () or (m,), of impacts in a step from (t, q, v); a function of approach speeds is evaluated there and frozen."""
+    """Returns the restitution, () or (m,), of impacts in a step from (t, q, v); a function of approach speeds is
+    evaluated there and frozen."""
     if not callable(problem.restitution):
         return motion.e
     rates = gap_derivatives(problem, t, q, v, motion.args)[0]

@@ -1,7 +1,9 @@
-"""By how much a scheme that locates no impacts may have them too early or too late, what this does to gaps, and whether one may lie at the end.
+"""By how much a scheme that locates no impacts may have them too early or too late, what this does to gaps,
+and whether one may lie at the end.
 
-A body that an impact leaves behind its exact motion meets others late, and has its later impacts late; one that no impact has to do with keeps its
-times and its place. The errors are therefore known for each part of the coordinates that moves by itself between contacts.
+A body that an impact leaves behind its exact motion meets others late, and has its later impacts late; one that no
+impact has to do with keeps its times and its place. The errors are therefore known for each part of the coordinates
+that moves by itself between contacts.
 """
 
 from __future__ import annotations
@@ -30,9 +32,10 @@ MEANT = 1e-3  # of the resolution of impacts: a motion that stops as near to an 
 class ImpactTimes(NamedTuple):
     """Times of impacts so far, of n equal parts of the coordinates between which nothing acts but contacts.
 
-    ``latest`` (n,): number of the step of the latest impact that moved each part, negative before any; ``early``, ``late`` (n,): times by which its
-    impacts may be earlier or later than those of the exact motion; ``aside`` (d,): the displacement by which that latest impact, where it is a step
-    late, leaves the coordinates behind, and ``speed`` (d,), their velocity after it.
+    ``latest`` (n,): number of the step of the latest impact that moved each part, negative before any; ``early``,
+    ``late`` (n,): times by which its impacts may be earlier or later than those of the exact motion; ``aside`` (d,):
+    the displacement by which that latest impact, where it is a step late, leaves the coordinates behind, and ``speed``
+    (d,), their velocity after it.
     """
 
     latest: Array
@@ -52,12 +55,14 @@ class ImpactTimes(NamedTuple):
         return jnp.where(self.latest >= 0, elapsed(h, self.latest, n), 0)
 
     def of_gaps(self, n: Array, metric: Metric, by_entry: Callable[..., Any], known: tuple) -> tuple[Array, Array]:
-        """Returns what `Tracked` holds of each gap (m,) at the step of number n: when it was ``struck``, and how much it is ``aside``.
+        """Returns what `Tracked` holds of each gap (m,) at the step of number n: when it was ``struck``,
+        and how much it is ``aside``.
 
-        Both are as ``known`` where no impact in the step before moved what the gap depends on, unless that is not known.
+        Both are as ``known`` where no impact in the step before moved what the gap depends on,
+        unless that is not known.
 
-        Only displacements across the velocities count: along them, what a gap depends on is only delayed, and meets the same contacts. ``by_entry``:
-        of `Contacts`, for the gradients of the gaps.
+        Only displacements across the velocities count: along them, what a gap depends on is only delayed, and meets the
+        same contacts. ``by_entry``: of `Contacts`, for the gradients of the gaps.
         """
         parts = len(self.latest)
         repeat = lambda x: jnp.repeat(x, len(self.aside) // parts)
@@ -86,8 +91,8 @@ class ImpactTimes(NamedTuple):
     ) -> ImpactTimes:
         """Returns the times after a step that begins at the number n, with an ``impact`` at some contacts (m,).
 
-        ``turned``: velocities (d,) before and after the impacts; ``here``: the contacts at that time; ``acting`` (m,): those that pass on the
-        impacts, as they have impulses or are closed.
+        ``turned``: velocities (d,) before and after the impacts; ``here``: the contacts at that time; ``acting`` (m,):
+        those that pass on the impacts, as they have impulses or are closed.
         """
         v, behind_it = turned
         h, contacts, parts = motion.h, here.contacts, len(self.late)
@@ -111,7 +116,8 @@ class ImpactTimes(NamedTuple):
 
 
 def parts_of(problem: Problem, metric: Metric, contacts: Any, t: Array, q: Array, v: Array, args: Any) -> int:
-    """Returns into how many equal parts the coordinates can be cut such that without contacts none has to do with another; by structure, not values."""
+    """Returns into how many equal parts the coordinates can be cut such that without contacts none has to do with
+    another; by structure, not values."""
     d, shape = len(q), np.shape(metric.matrix)
     least = 1 if contacts.dense else d // contacts.bodies
     if d == least or metric.joints.size or callable(problem.mass) or not contacts.shape[0]:
@@ -130,12 +136,14 @@ def largest(contacts: Any, x: Array) -> Array:
 
 
 def spread(contacts: Any, x: Array, parts: int) -> Array:
-    """Returns the largest of numbers x (m,) of contacts that have to do with each of the ``parts`` (n,) of the coordinates."""
+    """Returns the largest of numbers x (m,) of contacts that have to do with each of the
+    ``parts`` (n,) of the coordinates."""
     return jnp.max(x, initial=0.0, keepdims=True) if parts == 1 else contacts.spread(x, parts)
 
 
 def passed_on(contacts: Any, acting: Array, numbers: tuple) -> tuple:
-    """Returns the largest of each of the ``numbers`` (n,) of the parts that are linked by contacts ``acting`` (m,), directly or through others."""
+    """Returns the largest of each of the ``numbers`` (n,) of the parts that are linked by contacts ``acting`` (m,),
+    directly or through others."""
 
     def body(constants: tuple, carry: tuple) -> tuple:
         contacts, acting = constants
@@ -152,9 +160,11 @@ def passed_on(contacts: Any, acting: Array, numbers: tuple) -> tuple:
 
 
 def of_contacts(contacts: Any, v: Array, speed: Array, delays: Array) -> Array:
-    """Returns by how much impacts (m,) at closing speeds ``speed`` (m,) are delayed, of parts with ``delays`` (n,) and velocities v (d,).
+    """Returns by how much impacts (m,) at closing speeds ``speed`` (m,) are delayed,
+    of parts with ``delays`` (n,) and velocities v (d,).
 
-    Parts that are delayed alike have their impacts as late as they are. If one is behind that follows another, the impact is later than that.
+    Parts that are delayed alike have their impacts as late as they are. If one is behind that follows another, the
+    impact is later than that.
     """
     whole = largest(contacts, delays)
     if len(delays) == 1:
@@ -170,10 +180,11 @@ def elapsed(h: Array, first: Array, last: Any) -> Array:
 
 
 def impact_time_errors(traits: Traits, speed: Array, threshold: Array, flight: Array) -> Array:
-    """Estimates errors (m,) of the times of impacts at closing speeds ``speed`` (m,), a time ``flight`` (m,) after the previous impact.
+    """Estimates errors (m,) of the times of impacts at closing speeds ``speed`` (m,),
+    a time ``flight`` (m,) after the previous impact.
 
-    The velocity after that previous impact has an error of a quarter of h times the acceleration for each step that an impact takes, which is an
-    eighth of the ``threshold`` (m,) of gap velocities for impacts.
+    The velocity after that previous impact has an error of a quarter of h times the acceleration for each step that an
+    impact takes, which is an eighth of the ``threshold`` (m,) of gap velocities for impacts.
     """
     return jnp.where(speed > threshold, 0.125 * traits.steps * flight * threshold / jnp.where(speed > 0, speed, 1), 0)
 
@@ -181,8 +192,9 @@ def impact_time_errors(traits: Traits, speed: Array, threshold: Array, flight: A
 def status_at_end(problem: Problem, scheme: Scheme, motion: Motion, steps: Any, state: Any) -> Array:
     """Returns DERIVATIVE_AT_END if an impact may lie so near the end of the motion that it may be before or after it.
 
-    That holds for impacts within a step or two of the end, plus the errors of impact times accumulated so far; for a scheme that locates impacts,
-    within the error of the time of that impact (`Scheme.time_errors`). ``state``: the state at the end of the motion, after ``steps`` steps.
+    That holds for impacts within a step or two of the end, plus the errors of impact times accumulated so far; for a
+    scheme that locates impacts, within the error of the time of that impact (`Scheme.time_errors`). ``state``: the
+    state at the end of the motion, after ``steps`` steps.
     """
     traits, h = scheme.traits, scheme.resolution(motion)
     here = observe(problem, h, time_of(motion, state), state.q, state.v, motion.args)

@@ -1,11 +1,13 @@
-"""The derivative across a jump of the force, for a scheme of fixed steps: the saltation of a border at which the acceleration jumps.
+"""The derivative across a jump of the force, for a scheme of fixed steps:
+the saltation of a border at which the acceleration jumps.
 
     dv+ = dv- + (a- - a+) dt*,     dt* = -dk/k',     k(t, q, v) = 0,
 
-with k the level of the switch (`trials.pieces`) whose side changes within the step, k' its rate along the motion, and a-, a+ the acceleration before
-and after. Position and velocity are continuous. The scheme's position, velocity and times have first-order errors, and so has the derivative,
-provided that these errors cannot change the sequence of events: the border is crossed once, at a rate well above zero, and no other border, no
-contact and not the end of the motion is near.
+with k the level of the switch (`trials.pieces`) whose side changes within the step, k' its rate along the motion, and
+a-, a+ the acceleration before and after. Position and velocity are continuous. The scheme's position, velocity and
+times have first-order errors, and so has the derivative, provided that these errors cannot change the sequence of
+events: the border is crossed once, at a rate well above zero, and no other border,
+no contact and not the end of the motion is near.
 
 References:
     M. A. Aizerman, F. R. Gantmakher, On the stability of periodic motions, J. Appl. Math. Mech. 22 (1958).
@@ -59,9 +61,11 @@ class Passage(NamedTuple):
 
 
 def known_surfaces(problem: Problem, state: Any, *operands: Any) -> Pieces | None:
-    """Finds the pieces of a problem's force across whose borders the derivative can be corrected; None (decided at trace time) if there are none.
+    """Finds the pieces of a problem's force across whose borders the derivative can be corrected; None (decided at
+    trace time) if there are none.
 
-    ``operands``: (t, q, v, args). None too for schemes whose state is not a `State`, and for problems with friction or a neighbour list.
+    ``operands``: (t, q, v, args). None too for schemes whose state is not a `State`,
+    and for problems with friction or a neighbour list.
     """
     plain = state.state if isinstance(state, Tracked) else state
     if type(plain) is not State or problem.slip is not None or problem.listed:
@@ -78,7 +82,8 @@ def no_passage(pieces: Pieces, *operands: Any) -> Passage:
 
 
 def reach_of(motion: Motion, state: Any) -> Array:
-    """Returns the time () that must separate the crossing of a border from any other event for the derivative of the crossing to be known.
+    """Returns the time () that must separate the crossing of a border from any other event for the
+    derivative of the crossing to be known.
 
     It grows with the number of steps up to ``state``, as errors of the times of events do.
     """
@@ -89,16 +94,19 @@ def reach_of(motion: Motion, state: Any) -> Array:
 def passage(
     pieces: Pieces, force: Switches, scheme: Scheme, motion: Motion, step: tuple[Any, Any], found: Crossing
 ) -> Passage:
-    """Makes the `Passage` of a jump that was ``found`` in a ``step`` between two states; it has ``passed`` if all conditions of the module hold.
+    """Makes the `Passage` of a jump that was ``found`` in a ``step`` between two states; it has ``passed`` if all
+    conditions of the module hold.
 
-    ``force``: all switches of the force; if any of them changes its side elsewhere near the crossing, the conditions do not hold.
+    ``force``: all switches of the force; if any of them changes its side elsewhere near the crossing,
+    the conditions do not hold.
     """
     before, after = step
     h, args = motion.h, motion.args
     problem, reach = pieces.problem, reach_of(motion, after)
 
     def side(at: tuple[Array, Array, Array, Array]) -> tuple:
-        """Returns the acceleration at (t, q, v), a point beside the border, and the state (t, q, v) a time ``away`` later by Taylor's formula."""
+        """Returns the acceleration at (t, q, v), a point beside the border, and the state (t, q, v) a time ``away``
+        later by Taylor's formula."""
         t, q, v, away = at
         a = acceleration(problem, Metric.at(problem, q, args, t), t, q, v, args)
         return a, t + away, q + away * (v + (0.5 * away) * a), v + away * a
@@ -133,7 +141,8 @@ def passage(
 def _free(pieces: Pieces, scheme: Scheme, motion: Motion, step: tuple[Any, Any], chosen: Array) -> Array:
     """Tests whether no contact acts in a step or near it, (). ``chosen`` (k,): the level that is crossed.
 
-    False for a level that depends on the velocity if there are contacts at all, since impacts may cross its border as well.
+    False for a level that depends on the velocity if there are contacts at all,
+    since impacts may cross its border as well.
     """
     before, after = step
     if pieces.problem.constraints is None:
@@ -143,11 +152,12 @@ def _free(pieces: Pieces, scheme: Scheme, motion: Motion, step: tuple[Any, Any],
 
 
 def may_miss_jump(pieces: Pieces, motion: Motion, step: tuple[Any, Any], struck: Array, clock: bool) -> Array:
-    """Tests whether the exact motion may cross a jump of the force that the scheme does not cross in a ``step`` between two states, ().
+    """Tests whether the exact motion may cross a jump of the force that the scheme does not cross in a
+    ``step`` between two states, ().
 
-    It may if a level has a minimum that is above zero by less than its error; if, in a step with an impact (``struck``, ()), a level would soon
-    have become zero without the impact; or if a level would become zero soon after the end of the motion. ``clock``: whether jumps at times that do
-    not depend on data count too.
+    It may if a level has a minimum that is above zero by less than its error; if, in a step with an impact (``struck``,
+    ()), a level would soon have become zero without the impact; or if a level would become zero soon after the end of
+    the motion. ``clock``: whether jumps at times that do not depend on data count too.
     """
     before, after = step
     reach, args = reach_of(motion, after), motion.args
@@ -177,7 +187,8 @@ def may_miss_jump(pieces: Pieces, motion: Motion, step: tuple[Any, Any], struck:
 
 
 def add_passage(pieces: Pieces, motion: Motion, step: tuple[Any, Any], passage: Passage) -> Any:
-    """Returns the state at the end of a ``step`` between two states, unchanged in value, with the derivative of a ``passage`` in the step added."""
+    """Returns the state at the end of a ``step`` between two states, unchanged in value, with the derivative of a
+    ``passage`` in the step added."""
     before, after = step
     share, h = passage.share, lax.stop_gradient(motion.h)
 

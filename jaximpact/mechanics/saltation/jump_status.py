@@ -1,8 +1,10 @@
-"""Status of derivatives across jumps of the force, the mass, or the velocity of a gap in contact, and across edges that release a contact.
+"""Status of derivatives across jumps of the force, the mass, or the velocity of a gap in contact,
+and across edges that release a contact.
 
-Where a force jumps at a border that the motion crosses, the time of crossing depends on the data, and with it the motion after that: the
-derivative of a step that ignores the border neglects this dependence, an error that no step size cures. Candidates for such borders, the switches,
-are found in the jaxpr (`switches`), so that a problem without any costs nothing; whether a function jumps there is decided by its values.
+Where a force jumps at a border that the motion crosses, the time of crossing depends on the data, and with it the
+motion after that: the derivative of a step that ignores the border neglects this dependence, an error that no step size
+cures. Candidates for such borders, the switches, are found in the jaxpr (`switches`), so that a problem without any
+costs nothing; whether a function jumps there is decided by its values.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ from .jump_saltation import Passage, add_passage, known_surfaces, may_miss_jump,
 from .tracked import FREE, IMPACT, REBOUND
 
 BEHIND = 1e-6  # of the first step: how far behind a border on which a motion begins its path is looked at
-TURNED = 3.5  # 2 h times the damping rate: beyond it a force that depends on the velocity is a jump to this step; unstable from 4 on
+# 2 h times the damping rate: beyond it a force that depends on the velocity is a jump to this step; unstable from 4 on
+TURNED = 3.5
 
 
 def across_jumps(
@@ -51,17 +54,19 @@ def across_jumps(
 ) -> tuple[Any, Array] | None:
     """Gives the state at the end of a step the derivative of a jump of the force within the step.
 
-    The path is taken to be straight. In a step with an impact its velocity is that before the impact: the derivative of the impact accounts for the
-    change of the force by the velocity's jump.
+    The path is taken to be straight. In a step with an impact its velocity is that before the impact: the derivative of
+    the impact accounts for the change of the force by the velocity's jump.
 
     Args:
         step: the states at the start and the end of the step.
         impulses: impulses (m,) of the contacts from t0 to either end.
         told: whether the scheme reported that the equations of its step have no solution on either side of a jump, ().
-        again: whether a derivative is differentiated once more; the derivative of a jump is not added then, only reported as missing.
+        again: whether a derivative is differentiated once more; the derivative of a jump is not added then,
+            only reported as missing.
 
     Returns:
-        the state at the end, and DERIVATIVE_JUMP if the derivative of a jump is not known; None (decided at trace time) where nothing can jump.
+        the state at the end, and DERIVATIVE_JUMP if the derivative of a jump is not known;
+        None (decided at trace time) where nothing can jump.
     """
     before, after = step
     # t0 stands for any time: where nothing can jump no operation is traced
@@ -106,11 +111,12 @@ def _jump_or_passage(
     ends: tuple[tuple, tuple],
     told: Array,
 ) -> tuple[Array, Passage]:
-    """Tests whether the force jumps, or has an infinite slope, within a step so that the derivative is not known, (); also returns the `Passage`.
+    """Tests whether the force jumps, or has an infinite slope, within a step so that the derivative is not known, ();
+    also returns the `Passage`.
 
-    The passage has ``passed`` if the force jumps and the derivative is known. ``ends``: start and end (t, q, v) of the straight path of the step.
-    ``told`` (): whether the scheme reported that its equations have no solution on either side of a jump; the jump may then lie in the next step,
-    and the path is searched to twice its length.
+    The passage has ``passed`` if the force jumps and the derivative is known. ``ends``: start and end (t, q, v) of the
+    straight path of the step. ``told`` (): whether the scheme reported that its equations have no solution on either
+    side of a jump; the jump may then lie in the next step, and the path is searched to twice its length.
     """
     args = motion.args
     start, end = ends
@@ -129,12 +135,14 @@ def _jump_or_passage(
 
 
 def steep_status(traits: Traits, problem: Problem, motion: Motion, state: Any) -> Array | None:
-    """Returns DERIVATIVE_JUMP for a force so steep in the velocity that it reverses the velocity within a step, as smoothed friction may.
+    """Returns DERIVATIVE_JUMP for a force so steep in the velocity that it reverses the velocity within a step,
+    as smoothed friction may.
 
-    Under such a force a scheme that is explicit in the velocity alternates, or stays where two forces cancel. At rest it stays, too, and its
-    derivative alternates and grows: there every force that is too steep for a step counts (`unstable` knows the direction of the velocity alone).
-    By an implicit scheme it alternates and shrinks, which takes many steps where the force is steep.
-    None (decided at trace time) if the force does not depend on position and velocity, or by an implicit scheme not on the velocity.
+    Under such a force a scheme that is explicit in the velocity alternates, or stays where two forces cancel. At rest
+    it stays, too, and its derivative alternates and grows: there every force that is too steep for a step counts
+    (`unstable` knows the direction of the velocity alone). By an implicit scheme it alternates and shrinks, which takes
+    many steps where the force is steep. None (decided at trace time) if the force does not depend on position and
+    velocity, or by an implicit scheme not on the velocity.
     """
     q, v, args = state.q, state.v, motion.args
     depends = lambda on: depends_on(problem.generalised_force, (motion.t0, q, v, args), (on,))
@@ -147,7 +155,8 @@ def steep_status(traits: Traits, problem: Problem, motion: Motion, state: Any) -
     norm = lambda answer: metric_norm(answer, metric.solve(answer))
 
     def shrinks_slowly() -> Array:
-        # a step multiplies by (1 - (1 - theta) z)/(1 + theta z): 1e-5 is left of a change that should vanish after 3 z steps of theta = 1/2
+        # a step multiplies by (1 - (1 - theta) z)/(1 + theta z): 1e-5 is left of a change that should vanish after 3 z
+        # steps of theta = 1/2
         w = generic_change(v)
         change = jax.jvp(lambda v: problem.generalised_force(t, q, v, args), (v,), (w,))[1]
         z = norm(motion.h * change) / metric_norm(w, metric.times(w))
@@ -164,7 +173,8 @@ def steep_status(traits: Traits, problem: Problem, motion: Motion, state: Any) -
     rests = jnp.any(jnp.abs(v) <= 64 * jnp.finfo(v.dtype).eps * jnp.max(jnp.abs(v)))
     steep = lax.cond(rests, at_rest if explicit else shrinks_slowly, lambda: jnp.zeros((), bool))
     if of_velocity and explicit:
-        # a little beyond rest, where saturating forces have reversed: also for velocities below h that a force of 1 gives in a step
+        # a little beyond rest, where saturating forces have reversed: also for velocities below h that a force of 1
+        # gives in a step
         beyond = problem.generalised_force(t, q, -0.1 * v, args) - problem.generalised_force(t, q, v, args)
         steep |= norm((2 / 1.1 * motion.h) * beyond) > TURNED * metric_norm(v, metric.times(v))
     return as_status(steep, Status.DERIVATIVE_JUMP)
@@ -187,10 +197,11 @@ def _contact(before: Any, after: Any, impulse: Array) -> tuple[Array, Array]:
 def _off_border(
     problem: Problem, motion: Motion, n: Array, start: tuple, end: tuple, operands: tuple[Any, Any, Any, Any]
 ) -> tuple:
-    """Returns the ``start`` (t, q, v) of a step's path, of the first step a little further on if the motion begins on a border and stays on it.
+    """Returns the ``start`` (t, q, v) of a step's path, of the first step a little further on if the motion
+    begins on a border and stays on it.
 
-    It stays on it for all data by which derivatives are taken if these do not move the border's level there: there is no jump on the way. ``n``
-    (): number of the step; ``operands``: (t, q, v, args).
+    It stays on it for all data by which derivatives are taken if these do not move the border's level there: there is
+    no jump on the way. ``n`` (): number of the step; ``operands``: (t, q, v, args).
     """
     pieces = motion.by and Pieces.of(problem, *operands)
     if not pieces or all(moved := pieces.moved_at_start(motion.by, *operands)):
@@ -209,11 +220,13 @@ def _off_border(
 def _led_to(
     problem: Problem, force: Switches, motion: Motion, start: tuple, end: tuple, impulse: Array, struck: Array
 ) -> tuple:
-    """Returns the ``end`` (t, q, v) of a step, with another velocity where the scheme may have hidden the crossing of a border.
+    """Returns the ``end`` (t, q, v) of a step, with another velocity where the scheme may have
+    hidden the crossing of a border.
 
-    A scheme that averages the force at both ends of its path may stop before a surface at which the force reverses, such as a force sign(v): the two
-    forces cancel, and no state lies beyond the surface. So if no side changes in the step, the velocity is replaced by the one that the force at the
-    start, constant over the step, and the contacts' ``impulse`` (m,) lead to. In a step with an impact (``struck``, ()) the end is kept.
+    A scheme that averages the force at both ends of its path may stop before a surface at which the force reverses,
+    such as a force sign(v): the two forces cancel, and no state lies beyond the surface. So if no side changes in the
+    step, the velocity is replaced by the one that the force at the start, constant over the step, and the contacts'
+    ``impulse`` (m,) lead to. In a step with an impact (``struck``, ()) the end is kept.
     """
     args, (t, q, v) = motion.args, start
     metric = Metric.at(problem, q, args, t)
@@ -228,7 +241,8 @@ def _led_to(
 
 
 def on_border_at_start(problem: Problem, motion: Motion) -> Array:
-    """Returns the status bits of derivatives of a motion that begins on a border, for schemes that locate no crossings."""
+    """Returns the status bits of derivatives of a motion that begins on a border,
+    for schemes that locate no crossings."""
     t, q, v, args, none = motion.t0, motion.q0, motion.v0, motion.args, jnp.zeros((), jnp.int32)
     if problem.slip is not None or problem.listed:
         return none

@@ -1,13 +1,16 @@
-"""Impacts of a step of contacts that rub, and where slip reverses or begins: which there are, and what they do to the derivative of the step.
+"""Impacts of a step of contacts that rub, and where slip reverses or begins: which there are,
+and what they do to the derivative of the step.
 
-As `smooth_impacts`, with Coulomb's law in each part: the percussion of an impact satisfies it, the motions before and after have the reactions of
-contacts that stick or slip, and a step is differentiated with the modes of its contacts held fixed. One more event changes the derivative
-by O(1): slip T v that passes through zero without sticking at the time t*,
+As `smooth_impacts`, with Coulomb's law in each part: the percussion of an impact satisfies it, the motions before and
+after have the reactions of contacts that stick or slip, and a step is differentiated with the modes of its contacts
+held fixed. One more event changes the derivative by O(1): slip T v that passes through zero
+without sticking at the time t*,
 
     dv+ = dv- + (a- - a+) dt*,     dt* = -(T dv- + ...)/(T a- + ...),
 
-as the force jumps there. Where a contact comes to rest, the step with fixed modes projects onto T dv = 0, which is the saltation of that event; where
-it begins to slip, the force is continuous (R. I. Leine, H. Nijmeijer, Dynamics and Bifurcations of Non-Smooth Mechanical Systems (2004)).
+as the force jumps there. Where a contact comes to rest, the step with fixed modes projects onto T dv = 0, which is the
+saltation of that event; where it begins to slip, the force is continuous (R. I. Leine, H. Nijmeijer, Dynamics and
+Bifurcations of Non-Smooth Mechanical Systems (2004)).
 """
 
 from __future__ import annotations
@@ -38,7 +41,8 @@ MATRICES = 32  # of two rows for each contact, that a step with derivatives of l
 def rough_impacts(
     problem: Problem, law: ContactLaw, motion: Motion, state: Tracked, info: Info, traits: Traits, v_new: Array
 ) -> Salted:
-    """As `smooth_impacts`, for contacts that rub, and across their changes of mode; ``v_new`` (d,): velocity after the step."""
+    """As `smooth_impacts`, for contacts that rub, and across their changes of mode; ``v_new`` (d,):
+    velocity after the step."""
     before, past = state.state, state.friction
     h, args = motion.h, motion.args
     q, v, t = before.q, before.v, motion.time(before.n)
@@ -131,14 +135,16 @@ def modes_at_start(problem: Problem, motion: Motion, state: Tracked, info: Info)
 
 
 def rows_of_list(problem: Any, matters: Array, gap: Array) -> tuple[Array, Array]:
-    """Returns the numbers (k,) of the contacts of a neighbour list for which there are equations: those that ``matters`` (m,) marks, and near ones.
+    """Returns the numbers (k,) of the contacts of a neighbour list for which there are equations: those that
+    ``matters`` (m,) marks, and near ones.
 
     ``gap`` (m,): gaps. Also returns the status: DERIVATIVE_EVENTS if more contacts matter than there is room for.
     """
     size = problem.constraints.most(len(gap))
     check_memory(
         MATRICES * 8.0 * (2 * size) ** 2,
-        f"sensitivity='corrected' with friction: matrices of the {size} contacts of listed bodies for which there is room",
+        f"sensitivity='corrected' with friction: matrices of the {size} contacts of listed bodies for which there is "
+        "room",
         "give sensitivity='none', or fewer bodies",
     )
     rows, fit = rows_that_matter(matters, gap, size)
@@ -148,10 +154,11 @@ def rows_of_list(problem: Any, matters: Array, gap: Array) -> tuple[Array, Array
 def margins(
     problem: Problem, motion: Motion, before: Any, w: Array, impulse: Array, did: FrictionInfo, cones: ConeProblem
 ) -> Array:
-    """Returns how far contacts (m,) are from a change of mode after a step, as a velocity, without derivatives: see `Edge`.
+    """Returns how far contacts (m,) are from a change of mode after a step, as a velocity, without derivatives:
+    see `Edge`.
 
-    ``before``: state before the step; w (d,): velocity after it; ``impulse`` (m,): normal impulses in it; ``did``: modes and friction in it;
-    ``cones``: the contact problem, for coefficients and scales.
+    ``before``: state before the step; w (d,): velocity after it; ``impulse`` (m,): normal impulses in it; ``did``:
+    modes and friction in it; ``cones``: the contact problem, for coefficients and scales.
     """
     problem, motion, before, w = lax.stop_gradient((problem, motion, before, w))
     t = motion.time(before.n + 1)
@@ -161,11 +168,13 @@ def margins(
 
 
 class ModeChanges(NamedTuple):
-    """Result of `reverse` and `break_away`: changes of mode in a step, by contacts (m,) that come to rest from slip, reverse, or break away.
+    """Result of `reverse` and `break_away`: changes of mode in a step, by contacts (m,) that come to rest from slip,
+    reverse, or break away.
 
-    ``impulse`` (m, 1 + k): change of the impulses, zero in value, that carries the derivatives of the times of these changes; ``modes``: those to be held
-    fixed when the step is differentiated; ``towards`` (m, k): directions in which contacts that come to rest or reverse would slip next, zero for
-    others; ``doubtful`` (): whether the derivative of the step is doubtful.
+    ``impulse`` (m, 1 + k): change of the impulses, zero in value, that carries the derivatives of the times of these
+    changes; ``modes``: those to be held fixed when the step is differentiated; ``towards`` (m, k): directions in which
+    contacts that come to rest or reverse would slip next, zero for others; ``doubtful`` ():
+    whether the derivative of the step is doubtful.
     """
 
     impulse: Array
@@ -185,8 +194,8 @@ def reverse(
 ) -> ModeChanges:
     """Finds the contacts whose slip comes to rest or reverses in a step.
 
-    In space slip mostly turns round by way of other directions; it reverses where it does so within a step and comes back on the line that it came on.
-    If it turns by more than a right angle otherwise, the derivative is doubtful.
+    In space slip mostly turns round by way of other directions; it reverses where it does so within a step and comes
+    back on the line that it came on. If it turns by more than a right angle otherwise, the derivative is doubtful.
 
     Args:
         before: state at the start of the step.
@@ -229,11 +238,12 @@ def break_away(
     past: FrictionInfo,
     met: ModeChanges,
 ) -> ModeChanges:
-    """Adds contacts at rest that break away in the step to ``met``, the result of `reverse` for the step; the other arguments are as there.
+    """Adds contacts at rest that break away in the step to ``met``, the result of `reverse` for the step;
+    the other arguments are as there.
 
-    The force then jumps, from static friction to that of slip. A contact breaks away when its slip, still under static friction, would begin to
-    accelerate; all contacts on which a body rests do so at the same time. A contact that comes to rest near that limit may stay at rest or not, and
-    the derivative is doubtful.
+    The force then jumps, from static friction to that of slip. A contact breaks away when its slip, still under static
+    friction, would begin to accelerate; all contacts on which a body rests do so at the same time. A contact that comes
+    to rest near that limit may stay at rest or not, and the derivative is doubtful.
     """
     h, args, did = motion.h, motion.args, met.modes
     at = motion.time(before.n), before.q, before.v
@@ -273,10 +283,11 @@ def break_away(
 
 
 def shared_by_others(cones: ConeProblem, delay: Array, own: Array, closed: Array) -> Array:
-    """Returns the delays (m,) with which the forces of ``closed`` contacts (m,) change in a step; ``own`` (m,) marks those that change mode.
+    """Returns the delays (m,) with which the forces of ``closed`` contacts (m,) change in a step;
+    ``own`` (m,) marks those that change mode.
 
-    These have the given ``delay`` (m,). The others get the mean of these delays of the contacts that they are loaded with, since their loads change
-    when the mode of such a contact does.
+    These have the given ``delay`` (m,). The others get the mean of these delays of the contacts that they are loaded
+    with, since their loads change when the mode of such a contact does.
     """
     together = (loaded_together(cones, closed) & own[None, :]).astype(delay.dtype)
     mean = together @ jnp.where(own, delay, 0) / jnp.maximum(jnp.sum(together, axis=1), 1)
@@ -284,11 +295,12 @@ def shared_by_others(cones: ConeProblem, delay: Array, own: Array, closed: Array
 
 
 def edge_covectors(cones: ConeProblem, towards: Array) -> Array:
-    """Returns the normals (m, k) of the surfaces on which contacts break away, in the space of their slip accelerations.
+    """Returns the normals (m, k) of the surfaces on which contacts break away,
+    in the space of their slip accelerations.
 
-    For a contact that begins to slip in the direction u, its row of ``towards`` (m, k), the normal is S^-1 (u - mu W_tn/W_nn), with W a contact's
-    block of the Delassus matrix, S the Schur complement of its normal entry W_nn, and mu the static coefficient: in the plane a positive number
-    times u.
+    For a contact that begins to slip in the direction u, its row of ``towards`` (m, k), the normal is S^-1 (u - mu
+    W_tn/W_nn), with W a contact's block of the Delassus matrix, S the Schur complement of its normal entry W_nn, and mu
+    the static coefficient: in the plane a positive number times u.
     """
     if towards.shape[1] == 1:
         return towards
@@ -302,10 +314,11 @@ def edge_covectors(cones: ConeProblem, towards: Array) -> Array:
 
 
 def apart(cones: ConeProblem, changed: Array, closed: Array, late: Array, little: Array) -> Array:
-    """Tests whether two ``closed`` contacts (m,) that load each other, be it through others, change mode in one step at different times, ().
+    """Tests whether two ``closed`` contacts (m,) that load each other, be it through others,
+    change mode in one step at different times, ().
 
-    In space any two such contacts count, whatever the times. ``changed`` (m,): contacts that change mode; ``late`` (m,): the times at which they do;
-    ``little`` (): difference up to which times are equal.
+    In space any two such contacts count, whatever the times. ``changed`` (m,): contacts that change mode; ``late``
+    (m,): the times at which they do; ``little`` (): difference up to which times are equal.
     """
     m, size = cones.offset.shape
     if m < 2:

@@ -22,7 +22,8 @@ OFF = 4  # steps by which the time of an impact may be wrong that leaves a conta
 def smooth_impacts(
     problem: Problem, law: ContactLaw, motion: Motion, state: Tracked, info: Info, traits: Traits, branches: bool
 ) -> Salted:
-    """Carries the ``state`` before a step across its impacts, where no contact rubs; ``info``: what the scheme tells of the step; others as of `Corrected`."""
+    """Carries the ``state`` before a step across its impacts, where no contact rubs; ``info``: what the scheme tells of
+    the step; others as of `Corrected`."""
     before, last = state[:2]
     h, args = motion.h, motion.args
     q, v, t = before.q, before.v, motion.time(before.n)

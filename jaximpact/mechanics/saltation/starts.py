@@ -1,4 +1,5 @@
-"""Contacts that are closed where a motion starts: which of them are loaded, and the derivatives with respect to initial data there."""
+"""Contacts that are closed where a motion starts: which of them are loaded,
+and the derivatives with respect to initial data there."""
 
 from __future__ import annotations
 
@@ -21,11 +22,13 @@ from ..trials.trial import gap_rates
 
 
 def pressed_at_start(problem: Problem, law: ContactLaw, motion: Motion, branches: bool = False) -> tuple[Array, Array]:
-    """Finds the contacts (m,) that are closed at the start and pressed together by the forces; and the status of derivatives by initial data.
+    """Finds the contacts (m,) that are closed at the start and pressed together by the forces; and the status of
+    derivatives by initial data.
 
-    A contact that touches without force and without separating stays in contact, whereas a motion from a neighbouring start is in free
-    flight: there is no derivative. A contact that is pressed pulls a neighbouring motion back onto its surface, after bounces that die out
-    at once, unless it is elastic. ``branches``: whether a lane looks for them only if a contact is closed, as of `Corrected`.
+    A contact that touches without force and without separating stays in contact, whereas a motion from a neighbouring
+    start is in free flight: there is no derivative. A contact that is pressed pulls a neighbouring motion back onto its
+    surface, after bounces that die out at once, unless it is elastic. ``branches``: whether a lane looks for them only
+    if a contact is closed, as of `Corrected`.
     """
     q, v, t, args = lax.stop_gradient((motion.q0, motion.v0, motion.t0, motion.args))
     view = View.at(problem, t, q, v, args)
@@ -50,12 +53,13 @@ def pressed_at_start(problem: Problem, law: ContactLaw, motion: Motion, branches
 
 
 def put_on_surfaces(problem: Problem, motion: Motion, pressed: Array) -> Motion:
-    """Returns the motion with the derivative of one whose start is projected onto the surfaces of the ``pressed`` contacts (m,).
+    """Returns the motion with the derivative of one whose start is projected onto the surfaces of
+    the ``pressed`` contacts (m,).
 
-    A body that starts at a small gap df falls back to the surface in a time of the order of df^(1/2), with bounces or without. It moves by dq then,
-    of order df; forces that depend on the velocity change the velocity by da/dv dq, with the acceleration a; and the impulses that stop it come later
-    than the forces of a contact that is closed from the start, so that, where the surface turns, their direction differs. These changes of the
-    velocity are of order df too.
+    A body that starts at a small gap df falls back to the surface in a time of the order of df^(1/2), with bounces or
+    without. It moves by dq then, of order df; forces that depend on the velocity change the velocity by da/dv dq, with
+    the acceleration a; and the impulses that stop it come later than the forces of a contact that is closed from the
+    start, so that, where the surface turns, their direction differs. These changes of the velocity are of order df too.
     """
     if pressed.size == 0:
         return motion

@@ -21,11 +21,13 @@ NEARLY = 2  # times the largest change in a step: margins below which a contact 
 
 
 class Edge(NamedTuple):
-    """How far contacts (m,) are from a change of mode [velocity], sticking ones from slip and slipping ones from rest; carried in the state.
+    """How far contacts (m,) are from a change of mode [velocity], sticking ones from slip and slipping ones from rest;
+    carried in the state.
 
-    ``margin``: this distance after the last step; its ``change`` in that step; ``bend``: the change of this change from the step before; and the
-    ``largest`` change in a step since the contact came into its mode; no derivatives. With static friction a motion that only just comes to rest is
-    far from one that does not, so that the derivative is doubtful at small margins.
+    ``margin``: this distance after the last step; its ``change`` in that step; ``bend``: the change of this change from
+    the step before; and the ``largest`` change in a step since the contact came into its mode; no derivatives. With
+    static friction a motion that only just comes to rest is far from one that does not, so that the derivative is
+    doubtful at small margins.
     """
 
     margin: Array
@@ -35,7 +37,8 @@ class Edge(NamedTuple):
 
     @classmethod
     def unknown(cls, like: Array) -> Edge:
-        """Makes the margins at the beginning of a motion: -1, which means not known, for as many contacts as ``like`` (m,) has."""
+        """Makes the margins at the beginning of a motion: -1, which means not known,
+        for as many contacts as ``like`` (m,) has."""
         none = jnp.zeros_like(like)
         return cls(none - 1, none, none, none)
 
@@ -49,10 +52,11 @@ class Edge(NamedTuple):
         return Edge.unknown(self.margin) if self.margin.size else self
 
     def next(self, margin: Array, past: FrictionInfo, did: FrictionInfo) -> tuple[Edge, Array]:
-        """Updates the margins of the contacts (how far each is from another mode) after a step: the new ones are ``margin`` (m,); ``past`` and ``did``
-        are the modes before the step and in it.
+        """Updates the margins of the contacts (how far each is from another mode) after a step: the new ones are
+        ``margin`` (m,); ``past`` and ``did`` are the modes before the step and in it.
 
-        Also returns the mask (m,) of contacts whose mode is doubtful, as their margin had a minimum too near zero for h to resolve.
+        Also returns the mask (m,) of contacts whose mode is doubtful, as their margin had a minimum
+        too near zero for h to resolve.
         """
         turned = jnp.sum(past.direction * did.direction, axis=1) < 0
         turned &= did.direction.shape[1] == 1  # in space slip turns round by way of all directions
@@ -71,7 +75,8 @@ class Edge(NamedTuple):
 
 
 class Tracked(NamedTuple):
-    """A scheme's ``state`` with the history of its contacts, carried by `Corrected`; other attributes (n, q, v) are those of ``state``.
+    """A scheme's ``state`` with the history of its contacts, carried by `Corrected`;
+    other attributes (n, q, v) are those of ``state``.
 
     Attributes:
         last: mode of each contact (m,) in the last step: FREE, IMPACT, REBOUND or LASTING.
@@ -79,9 +84,11 @@ class Tracked(NamedTuple):
         times: when impacts were, and by how much they may be too early or too late.
         gap: gaps (m,) at the start of the last step.
         change: change of the gaps (m,) in the step before that.
-        struck: number of the step in which an impact last moved what each gap (m,) depends on, of parts that impacts moved one by one the first;
-            `NEVER` before any, 0 if not known, as of pairs that are new on a neighbour list.
-        aside: bounds (m,) of the errors of gaps that these impacts caused by being up to a step late, see `ImpactTimes.of_gaps`.
+        struck: number of the step in which an impact last moved what each gap (m,) depends on, of parts that impacts
+            moved one by one the first; `NEVER` before any, 0 if not known,
+            as of pairs that are new on a neighbour list.
+        aside: bounds (m,) of the errors of gaps that these impacts caused by being up to a step late,
+            see `ImpactTimes.of_gaps`.
         friction: modes and impulses of the contacts in the last step, with k = 0 where they do not rub.
         edge: margins of the contacts from slip, or from rest; of size 0 where static friction equals that of slip.
     """
@@ -105,7 +112,8 @@ class Tracked(NamedTuple):
         return self._replace(friction=jax.tree.map(jnp.zeros_like, self.friction), edge=self.edge.forgotten())
 
     def relisted(self, moved: Callable) -> Tracked:
-        """Returns the state for a rebuilt neighbour list; ``moved`` maps arrays of contacts (m,) from the old slots to the new ones."""
+        """Returns the state for a rebuilt neighbour list; ``moved`` maps arrays of contacts (m,) from the
+        old slots to the new ones."""
         of_contacts = {name: moved(getattr(self, name)) for name in ("last", "met", "gap", "change", "struck", "aside")}
         friction, edge = jax.tree.map(moved, (self.friction, self.edge))
         return self._replace(state=self.state.relisted(moved), friction=friction, edge=edge, **of_contacts)

@@ -1,16 +1,17 @@
 """An event-driven scheme of high order: substeps chosen by a tolerance, which end where contacts close or open.
 
-A step is a loop over trials, each one Runge-Kutta step from the end of the last accepted one (their base). A trial is accepted, or repeated with
-another length because its error is too large or because there is an event in it, whose time is then searched: of an impact by Newton's method on
-gap and gap velocity, of a release by regula falsi on the push of the contact that opens. Each iteration of a search is again a trial from the
-same base: events are found to the order of the method, the method is traced once, and lanes of a vector do not wait for each
-other's searches.
+A step is a loop over trials, each one Runge-Kutta step from the end of the last accepted one (their base). A trial is
+accepted, or repeated with another length because its error is too large or because there is an event in it, whose time
+is then searched: of an impact by Newton's method on gap and gap velocity, of a release by regula falsi on the push of
+the contact that opens. Each iteration of a search is again a trial from the same base: events are found to the order of
+the method, the method is traced once, and lanes of a vector do not wait for each other's searches.
 
-A force or mass that jumps or kinks is evaluated on one side of its switches at a time (`pieces`), and the borders are events too (`borders`). So are, with
-Coulomb friction, slips that vanish and contacts that break away (`rubbing`).
+A force or mass that jumps or kinks is evaluated on one side of its switches at a time (`pieces`), and the borders are
+events too (`borders`). So are, with Coulomb friction, slips that vanish and contacts that break away (`rubbing`).
 
-The lengths of trials are constants for differentiation; where an impact is found, a last Newton correction, which is zero in value up to
-the tolerance of the search, carries the derivative of its time: first and second derivatives are those of the motion.
+The lengths of trials are constants for differentiation; where an impact is found, a last Newton correction, which is
+zero in value up to the tolerance of the search, carries the derivative of its time:
+first and second derivatives are those of the motion.
 
 References:
     E. Hairer, S. P. Norsett, G. Wanner, Solving Ordinary Differential Equations I, Springer (1993), II.4 and II.6.
@@ -52,8 +53,10 @@ from ..trials.trial import Tolerance, frozen, held
 
 SCANNED = 100  # trials up to which the loop over them has a fixed length, which reverse mode needs
 NO_REVERSE = (
-    f"reverse mode through EventDriven asks for a fixed number of trials in a step: give EventDriven(trials=...) of at most {SCANNED}, with "
-    "as many steps as make do with that (16 to 64 trials each, else the status says TRIALS_EXHAUSTED); or forward mode, jax.jvp or jax.jacfwd"
+    "reverse mode through EventDriven asks for a fixed number of trials in a step: give EventDriven(trials=...) of at "
+    f"most {SCANNED}, with "
+    "as many steps as make do with that (16 to 64 trials each, else the status says TRIALS_EXHAUSTED); or forward "
+    "mode, jax.jvp or jax.jacfwd"
 )
 SPREAD = (
     1e3  # times the relative tolerance: largest error of the times of impacts, as a fraction of the motion's duration
@@ -61,10 +64,12 @@ SPREAD = (
 
 
 class DrivenState(NamedTuple):
-    """State of `EventDriven` between steps: step number n (t = t0 + n h), position q and velocity v (d,) at t, mask ``closed`` (m,) of lasting
-    contacts, the exact time of the ``latest`` impact, three steps before t0 where there was none, and the ``substep`` () that the next trial tries;
-    the ``record`` of the first impacts and the ``stop`` of the motion if they are asked for; ``where``, the sides of a force with jumps (`pieces`) or what contacts that rub do; the estimated ``error`` () of the motion so far, in units of the tolerance, and the error ``spread`` () of the time of
-    the latest impact. Each of the last five is None where it is not needed."""
+    """State of `EventDriven` between steps: step number n (t = t0 + n h), position q and velocity v (d,) at t, mask
+    ``closed`` (m,) of lasting contacts, the exact time of the ``latest`` impact, three steps before t0 where there was
+    none, and the ``substep`` () that the next trial tries; the ``record`` of the first impacts and the ``stop`` of the
+    motion if they are asked for; ``where``, the sides of a force with jumps (`pieces`) or what contacts that rub do;
+    the estimated ``error`` () of the motion so far, in units of the tolerance, and the error ``spread`` () of the time
+    of the latest impact. Each of the last five is None where it is not needed."""
 
     n: Array
     q: Array
@@ -83,20 +88,23 @@ class DrivenState(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class EventDriven(Scheme):
-    """Event-driven scheme with substeps of order 8 chosen by a tolerance, and events located to the same order; h only spaces the rows.
+    """Event-driven scheme with substeps of order 8 chosen by a tolerance, and events located to the same order;
+    h only spaces the rows.
 
-    Isolated impacts, lasting contacts and releases, and their derivatives, are as accurate as the motion between them. A contact stays
-    closed after an impact if its gap would remain below ``atol`` until the next one, and no other contact closes meanwhile. Coulomb friction is known
-    for few contacts; stops, breaks and reversals have the same accuracy.
+    Isolated impacts, lasting contacts and releases, and their derivatives, are as accurate as the motion between them.
+    A contact stays closed after an impact if its gap would remain below ``atol`` until the next one, and no other
+    contact closes meanwhile. Coulomb friction is known for few contacts; stops,
+    breaks and reversals have the same accuracy.
 
     Attributes:
-        rtol, atol: tolerance of a substep's error in each position, velocity, gap and impulse x: atol + rtol |x|, in the problem's units; order 2 does
-            not ask for them.
-        order: 8 (Dormand and Prince, with estimates of order 5 and 3), or 5 (with one of order 4), for loose tolerances; or 2, without a tolerance:
-            each substep is a step h, or ends at an event.
-        trials: largest number of trials in a step h, beyond which the status says TRIALS_EXHAUSTED. With at most 100, reverse mode walks back
-            through them; else it goes forward, once for each number.
-        jumps: whether substeps check for jumps that are not located, which DERIVATIVE_JUMP reports; never in runs without derivatives.
+        rtol, atol: tolerance of a substep's error in each position, velocity, gap and impulse x: atol + rtol |x|, in
+            the problem's units; order 2 does not ask for them.
+        order: 8 (Dormand and Prince, with estimates of order 5 and 3), or 5 (with one of order 4), for loose
+            tolerances; or 2, without a tolerance: each substep is a step h, or ends at an event.
+        trials: largest number of trials in a step h, beyond which the status says TRIALS_EXHAUSTED. With at most 100,
+            reverse mode walks back through them; else it goes forward, once for each number.
+        jumps: whether substeps check for jumps that are not located, which DERIVATIVE_JUMP reports;
+            never in runs without derivatives.
         changes: whether the relative tolerance holds for derivatives too (`probes`); never in runs without derivatives.
     """
 
@@ -114,9 +122,10 @@ class EventDriven(Scheme):
     def traits(self) -> Traits:
         reverse, tells, by_tolerance = self.trials <= SCANNED, self.jumps, self.by_tolerance
         return Traits(
-            locates=True, order=None if by_tolerance else 2, explicit=0.0 if by_tolerance else 1.0, damping=not by_tolerance,
-            reverse=reverse, tells_jumps=tells, tells_error=by_tolerance, joints=True, resets=True, approach=True, impact_laws=True,
-            friction=2, kinks=True,
+            locates=True, order=None if by_tolerance else 2, explicit=0.0 if by_tolerance else 1.0,
+            damping=not by_tolerance,
+            reverse=reverse, tells_jumps=tells, tells_error=by_tolerance, joints=True, resets=True, approach=True,
+            impact_laws=True, friction=2, kinks=True,
         )  # fmt: skip
 
     @property
@@ -129,8 +138,8 @@ class EventDriven(Scheme):
         return jnp.zeros_like(h) if self.by_tolerance else frozen(2 * h * h)
 
     def left_out(self, motion: Motion, normal: Array) -> tuple[Array, Array]:
-        """Returns the gaps (m,) up to which contacts that open against gap accelerations ``normal`` (m,) count as closed, and the gap velocities (m,)
-        by which the next impact may be changed so."""
+        """Returns the gaps (m,) up to which contacts that open against gap accelerations ``normal`` (m,) count as
+        closed, and the gap velocities (m,) by which the next impact may be changed so."""
         atol, gap = self.tolerance(motion.h.dtype).absolute, self.unresolved(motion.h) * normal
         return atol + gap, atol + gap / frozen(motion.t1 - motion.t0)
 
@@ -163,7 +172,8 @@ class EventDriven(Scheme):
             raise ValueError(f"EventDriven(order=...) must be 8, 5 or 2, got {self.order}")
         if not is_traced(self.rtol, self.atol) and not (self.rtol > 0 and self.atol > 0):
             raise ValueError(
-                f"EventDriven needs rtol and atol above 0, got {self.rtol:g} and {self.atol:g}: 1e-12 is near what float64 can hold"
+                f"EventDriven needs rtol and atol above 0, got {self.rtol:g} and {self.atol:g}: 1e-12 is near what "
+                "float64 can hold"
             )
         if problem.noise is not None and problem.slip is not None:
             # the force jumps between steps, where contacts that stick would have to break at once
@@ -204,7 +214,8 @@ class EventDriven(Scheme):
         return state, info
 
     def free_step(self, problem: Problem, motion: Motion, state: Any, length: Array | None = None) -> tuple[Any, Info]:
-        """Makes one trial over a step h; invalid, with ``info.acts`` set, if an event may lie in it, or substeps are chosen by a tolerance."""
+        """Makes one trial over a step h; invalid, with ``info.acts`` set, if an event may lie in it, or substeps are
+        chosen by a tolerance."""
         info = Info.none(state.q, state.v, len(state.closed))._replace(acts=jnp.array(True))
         joints, near = JointInfo.none(problem, state.q, motion.args), jnp.zeros((), jnp.int32)
         info = info._replace(
@@ -295,8 +306,8 @@ class EventCorrected(EventDriven):
     """`EventDriven` of order 2, by steps h.
 
     Positions, velocities and their derivatives are of second order in h where impacts are isolated and transversal.
-    A contact becomes a lasting one when it would separate slower than 2 h times the acceleration that closes it: through an accumulation of impacts
-    position is of second order, velocity and derivatives are of first order.
+    A contact becomes a lasting one when it would separate slower than 2 h times the acceleration that closes it:
+    through an accumulation of impacts position is of second order, velocity and derivatives are of first order.
     """
 
     order: int = field(default=2, metadata={"static": True})
@@ -304,7 +315,8 @@ class EventCorrected(EventDriven):
 
 @cache
 def _observing(scheme: type[EventDriven]) -> type[EventDriven]:
-    """Returns the class of schemes that do what a ``scheme`` does, `EventDriven` or a class made of it, and have what is observed as fields."""
+    """Returns the class of schemes that do what a ``scheme`` does, `EventDriven` or a class made of it, and have what
+    is observed as fields."""
     static = lambda default: field(default=default, metadata={"static": True})
     observed = [("impacts", int, static(0)), ("until", Any, static(None)), ("kinds", Any, static((IMPACT,)))]
     return jax.tree_util.register_dataclass(make_dataclass(scheme.__name__, observed, bases=(scheme,), frozen=True))

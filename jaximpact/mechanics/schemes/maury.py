@@ -2,12 +2,13 @@
 
     u+ = Proj_M( {u : f(t+, q) + h G(t+, q) u >= 0},  u + h M^-1 g^n ),      q+ = q + h u+
 
-with the velocity u, gaps f, their gradients G, the force g^n of the step and the projection Proj_M in the kinetic metric.
-Joints hold at the end of every step, c(t+, q+) = 0, by impulses along their gradients at its start.
+with the velocity u, gaps f, their gradients G, the force g^n of the step and the projection Proj_M in the kinetic
+metric. Joints hold at the end of every step, c(t+, q+) = 0, by impulses along their gradients at its start.
 
-With Coulomb friction the impulses obey its law in that problem, and where a contact begins to act u+ moves the position only: the velocity is that of the
-problem without this contact's gap, 0 <= L _|_ G u+ + f_t >= 0, with the whole percussion in it. Spread over two steps, with Coulomb's law in each, a
-percussion would not obey the law: of a rod that falls on its end the slip behind depended on where in a step it falls.
+With Coulomb friction the impulses obey its law in that problem, and where a contact begins to act u+ moves the position
+only: the velocity is that of the problem without this contact's gap, 0 <= L _|_ G u+ + f_t >= 0, with the whole
+percussion in it. Spread over two steps, with Coulomb's law in each, a percussion would not obey the law: of a rod that
+falls on its end the slip behind depended on where in a step it falls.
 
 References:
     B. Maury, A time-stepping scheme for inelastic collisions, Numer. Math. 102 (2006).
@@ -49,11 +50,12 @@ from .rubbing import (
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Maury(Scheme):
-    """Velocity-level scheme for e = 0, also with friction; every position is admissible where the constraints are convex in q.
+    """Velocity-level scheme for e = 0, also with friction; every position is admissible where
+    the constraints are convex in q.
 
     Attributes:
-        half_kick: start from v0 - (h/2) M^-1 g and take the force at t_n: velocities are then those of the middle of the
-            steps (leapfrog), and persistent contact is second order. The papers start from v0.
+        half_kick: start from v0 - (h/2) M^-1 g and take the force at t_n: velocities are then those of the middle of
+            the steps (leapfrog), and persistent contact is second order. The papers start from v0.
         nodes: Gauss-Legendre nodes of the mean force over a step (without ``half_kick``).
     """
 
@@ -143,8 +145,9 @@ def ahead_of_kinks(
 ) -> Contacts:
     """Returns the ``contacts`` at (t, q), but gaps with a concave kink ahead are linearised on the side beyond it.
 
-    Ahead means within the displacement ``shift`` (d,). A gap min(f1, f2) is then linearised as the one of the two that closes; with the other the
-    body would penetrate by a fraction of h times its speed, and be thrown out at that speed in the next step.
+    Ahead means within the displacement ``shift`` (d,). A gap min(f1, f2) is then linearised as the one of the two that
+    closes; with the other the body would penetrate by a fraction of h times its speed,
+    and be thrown out at that speed in the next step.
     """
     kinks = Kinks.at(problem, t, q + shift, args)
     if kinks is None:

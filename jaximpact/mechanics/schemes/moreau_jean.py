@@ -1,19 +1,20 @@
-"""The Moreau-Jean scheme: theta-method for the smooth part, Newton's law at velocity level for contacts that are predicted to close.
+"""The Moreau-Jean scheme: theta-method for the smooth part, Newton's law at velocity level for
+contacts that are predicted to close.
 
     M (v+ - v) = h [theta g(t+, q+, v+) + (1 - theta) g(t, q, v)] + G' L + J' l,     q+ = q + h (theta v+ + (1 - theta) v)
     f(t, q) + gamma h (G v + f_t) <= 0:   0 <= L _|_ G (v+ + e v) + (1 + e) f_t >= 0;   otherwise L = 0
 
-with gaps f, their gradients G, impulses L of the contacts and gamma the option ``activation``. The impulses l of the joints c(t, q) = 0, with
-gradients J, are such that the mean velocity keeps the joints, J (s v+ + (1 - s) v) + c_t = 0, s = max(theta, 1/2): a smaller s would be
-unstable, and s = 1 damps. Then q+ is projected onto c(t+, q+) = 0. J is the mean over the chord from q to q+ of the previous Newton
-iteration; in the first one for theta = 1/2 it is J at q + h v / 2, and for theta = 0 always J at q. Without the mean over the
-chord, energy would drift by O(h^3) over a fixed time.
+with gaps f, their gradients G, impulses L of the contacts and gamma the option ``activation``. The impulses l of the
+joints c(t, q) = 0, with gradients J, are such that the mean velocity keeps the joints, J (s v+ + (1 - s) v) + c_t = 0,
+s = max(theta, 1/2): a smaller s would be unstable, and s = 1 damps. Then q+ is projected onto c(t+, q+) = 0. J is the
+mean over the chord from q to q+ of the previous Newton iteration; in the first one for theta = 1/2 it is J at q + h v /
+2, and for theta = 0 always J at q. Without the mean over the chord, energy would drift by O(h^3) over a fixed time.
 
 References:
     J. J. Moreau, Unilateral contact and dry friction in finite freedom dynamics, CISM 302 (1988).
     M. Jean, The non-smooth contact dynamics method, Comput. Methods Appl. Mech. Engrg. 177 (1999).
     V. Acary, B. Brogliato, Numerical Methods for Nonsmooth Dynamical Systems, Springer (2008).
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -69,8 +70,9 @@ class MoreauJean(Scheme):
     Attributes:
         theta: implicitness of the smooth part in [0, 1]; 1/2 is the midpoint rule, 0 explicit.
         activation: gamma, the fraction of a step over which the gap is predicted to decide whether a contact is active.
-        newton: Newton iterations for the implicit smooth part; one is exact where the force is linear, and none is needed, or made, where it
-            depends on neither q nor v and there are no joints. Of listed bodies (`jaximpact.bodies`) they are fixed-point iterations.
+        newton: Newton iterations for the implicit smooth part; one is exact where the force is linear, and none is
+            needed, or made, where it depends on neither q nor v and there are no joints. Of listed bodies
+            (`jaximpact.bodies`) they are fixed-point iterations.
     """
 
     theta: float = field(default=0.5, metadata={"static": True})
@@ -142,7 +144,8 @@ class MoreauJean(Scheme):
         free = last = earlier = w
         spent: Any = 0
         for _ in range(iterations):
-            # J at q + h v / 2 is near enough to the mean over a chord for a first iteration; J at q + theta h v with another theta is not
+            # J at q + h v / 2 is near enough to the mean over a chord for a first iteration; J at q + theta h v with
+            # another theta is not
             if theta > 0 and (w is not v or theta != 0.5):
                 metric = self.over_chord(problem, metric, t, q, h, theta * w + (1 - theta) * v, args)
             if known_impulse is not None:
@@ -201,7 +204,8 @@ class MoreauJean(Scheme):
     ) -> Reaction:
         """Returns the reaction of the ``active`` contacts (m,) in a step.
 
-        ``start``, ``end``: the velocity (d,) and the gap velocities (m,) before the step, and those after it without impulses.
+        ``start``, ``end``: the velocity (d,) and the gap velocities (m,) before the step,
+        and those after it without impulses.
         """
         (v, before), (free, closing) = start, end
         back = impact_law.velocity(e, before)
@@ -215,9 +219,11 @@ class MoreauJean(Scheme):
         return first.then(second)
 
     def known_impulse(self, problem: Problem, motion: Motion, state: State, old_force: Array) -> Array | None:
-        """Returns the impulse (d,) of forces in a step if it does not depend on the new state, else None; ``old_force`` (d,) is that at the start.
+        """Returns the impulse (d,) of forces in a step if it does not depend on the new state, else None; ``old_force``
+        (d,) is that at the start.
 
-        The momentum equation then needs neither iterations nor slopes of the force: of a ball with friction they were three quarters of a step.
+        The momentum equation then needs neither iterations nor slopes of the force: of a ball with friction they were
+        three quarters of a step.
         """
         n, q, v = state[:3]
         if self.theta == 0:
@@ -225,7 +231,8 @@ class MoreauJean(Scheme):
         if problem.joints is not None or not has_known_force(problem, motion.time(n), q, v, motion.args):
             return None
         later = problem.generalised_force(motion.time(n + 1), q, v, motion.args)
-        # a sum of two products: of v + h g, one product may be fused or not, depending on what is a constant of the loop
+        # a sum of two products: of v + h g, one product may be fused or not, depending on what is a constant of the
+        # loop
         return (motion.h * self.theta) * later + (motion.h * (1 - self.theta)) * old_force
 
     def iteration_start(self, problem: Problem, v: Array) -> tuple[Array, int]:
@@ -234,7 +241,8 @@ class MoreauJean(Scheme):
 
     @staticmethod
     def over_chord(problem: Problem, metric: Metric, t: Array, q: Array, h: Array, u: Array, args: Any) -> Metric:
-        """Returns the metric with the mean of the joints' gradients over the chord from q with velocity u (d,), its end moved onto the joints."""
+        """Returns the metric with the mean of the joints' gradients over the chord from q with velocity u (d,), its end
+        moved onto the joints."""
         return metric.over_chord(problem, t, q, h, metric.to_joints(problem, t, q, h, u, args), args)
 
     def convergence_status(
@@ -247,10 +255,11 @@ class MoreauJean(Scheme):
         free: Array,
         remaining: Callable,
     ) -> Array:
-        """Returns 0 if Newton's iteration has converged, else the bit that says why not; ``iterates``: its last three velocities (d,).
+        """Returns 0 if Newton's iteration has converged, else the bit that says why not; ``iterates``:
+        its last three velocities (d,).
 
-        ``free`` (d,) is the velocity of the last iteration before impulses are added; ``remaining``: function that returns the change of velocity (d,)
-        by which the momentum equation would be iterated further.
+        ``free`` (d,) is the velocity of the last iteration before impulses are added; ``remaining``: function that
+        returns the change of velocity (d,) by which the momentum equation would be iterated further.
         """
         motion, state, (earlier, last, w), free = lax.stop_gradient((motion, state, iterates, free))
         h, theta, v = motion.h, self.theta, state.v
@@ -260,7 +269,8 @@ class MoreauJean(Scheme):
             jnp.max(jnp.abs(w - v) + jnp.abs(free - v)),
             jnp.finfo(v.dtype).eps,
         )
-        # of a body at rest forces cancel up to the round-off of positions: a stiff spring answers to it by up to q/h, whatever its stiffness
+        # of a body at rest forces cancel up to the round-off of positions: a stiff spring answers to it by up to q/h,
+        # whatever its stiffness
         rounding = 1e3 * eps * jnp.max(jnp.abs(w)) + 16 * eps * jnp.max(jnp.abs(state.q)) / h
         failed = change > 0.1 * whole + rounding
         # past a kink the last change is large though the equation holds
@@ -289,9 +299,10 @@ class MoreauJean(Scheme):
     ) -> Array | None:
         """Returns the contacts (m,) that the next step treats as active whatever their gaps; None where gaps decide.
 
-        They are, first, the contacts that acted in this step, ``acts`` (m,): a gradient that turns, or rounding, may have opened their gaps, and with
-        friction a contact left out would slip for a step as if there were no friction. Second, both sides of a bilateral constraint that is stated
-        as two gaps; where `needs_no_memory` holds, these sides alone, as found at the start.
+        They are, first, the contacts that acted in this step, ``acts`` (m,): a gradient that turns, or rounding, may
+        have opened their gaps, and with friction a contact left out would slip for a step as if there were no friction.
+        Second, both sides of a bilateral constraint that is stated as two gaps; where `needs_no_memory` holds, these
+        sides alone, as found at the start.
         """
         before = state.lasting
         if before is None or needs_no_memory(problem, t, state.q, args):
@@ -327,9 +338,12 @@ class MoreauJean(Scheme):
         Args:
             rate: gap velocities (m,) at the start.
             acts: contacts (m,) with an impulse.
-            bend: function that returns `bend`; None if a gap can kink, so that a body that sinks in need not have drifted along a curved surface.
-            later: velocity (d,) at the end of the step, which joints may have turned; of the two velocities the faster one counts.
-            kick: change of velocity (d,) by forces in the step, which gives the round-off of velocities of a body at rest.
+            bend: function that returns `bend`; None if a gap can kink, so that a body that sinks in need not have
+                drifted along a curved surface.
+            later: velocity (d,) at the end of the step, which joints may have turned;
+                of the two velocities the faster one counts.
+            kick: change of velocity (d,) by forces in the step, which gives the round-off of
+                velocities of a body at rest.
         """
         h, eps = motion.h, jnp.finfo(rate.dtype).eps
         norm, e = contacts.norms(), jnp.broadcast_to(motion.e, rate.shape)
@@ -338,7 +352,8 @@ class MoreauJean(Scheme):
         deep = jnp.zeros((), bool)
 
         def past_facing(rows: Array | None) -> Array:
-            # motion into a wedge: since the start a body may have come from where the clearance was its path times the sine of the angle
+            # motion into a wedge: since the start a body may have come from where the clearance was its path times the
+            # sine of the angle
             some = contacts.take(rows)
             hits, own, part = (x if rows is None else x[rows] for x in (strikes, speed, e))
             cosine = some.angles()
@@ -369,7 +384,8 @@ class MoreauJean(Scheme):
 
     @staticmethod
     def bend(problem: Problem, metric: Metric, contacts: Contacts, t: Array, q: Array, v: Array, args: Any) -> Array:
-        """Returns the accelerations (m,) with which gaps open as their gradients, and the joints, turn along the motion with velocity v (d,)."""
+        """Returns the accelerations (m,) with which gaps open as their gradients, and the joints,
+        turn along the motion with velocity v (d,)."""
 
         def rates(t: Array, q: Array) -> Array:
             return jax.jvp(lambda q: problem.gaps(t, q, args), (q,), (v,))[1]
@@ -380,9 +396,11 @@ class MoreauJean(Scheme):
         return turning - contacts.velocity(metric.restore(joint_turning(problem, t, q, v, args)))
 
     def linearise_defect(self, problem: Problem, metric: Metric, defect: Callable, w: Array) -> tuple[Metric, Array]:
-        """Returns the `Metric` that solves with the Jacobian of ``defect`` at w, and w (d,), from which the Newton iteration goes on.
+        """Returns the `Metric` that solves with the Jacobian of ``defect`` at w, and w (d,),
+        from which the Newton iteration goes on.
 
-        ``defect``: function from a velocity (d,) to the residual (d,) of the momentum equation. For listed bodies the metric is the kinetic one.
+        ``defect``: function from a velocity (d,) to the residual (d,) of the momentum equation. For listed bodies the
+        metric is the kinetic one.
         """
         # for listed bodies only the mass matrix: exact where the force is constant
         if problem.gaps.local:
@@ -396,15 +414,16 @@ def has_known_force(problem: Problem, t: Array, q: Array, v: Array, args: Any) -
 
 
 def needs_no_memory(problem: Problem, t: Array, q: Array, args: Any) -> bool:
-    """Tests whether gaps are enough to tell which contacts are active: no gradient depends on t or q, and there are neither joints nor friction."""
+    """Tests whether gaps are enough to tell which contacts are active: no gradient depends on t or q, and there are
+    neither joints nor friction."""
     return problem.gaps.is_steady(t, q, args) and problem.joints is None and problem.slip is None
 
 
 def delay(e: Any) -> tuple[Array, Array]:
     """Returns by how many steps the scheme may be (ahead, behind) after an impact, see `Traits.delay`.
 
-    In the step of an impact the body goes too far by up to (1 + e) h times its velocity before the impact, on average by half of that. It comes back
-    at e times that velocity, and is behind the exact motion by the time that this takes.
+    In the step of an impact the body goes too far by up to (1 + e) h times its velocity before the impact, on average
+    by half of that. It comes back at e times that velocity, and is behind the exact motion by the time that this takes.
     """
     least = jnp.maximum(jnp.min(e), 0.1)
     return 0.2 * (1 - least) / least, 0.2 + 0.5 * (1 + least) / least
@@ -413,14 +432,15 @@ def delay(e: Any) -> tuple[Array, Array]:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Converged(MoreauJean):
-    """`MoreauJean` step differentiated through the equations that Newton's method solves, rather than through its iterations.
+    """`MoreauJean` step differentiated through the equations that Newton's method solves,
+    rather than through its iterations.
 
-    Only the last iteration is differentiated; the velocity from which it starts and the force's part of its matrix are constants. This avoids second
-    derivatives of the force. The derivative that is left out has the size of h times the change of velocity in the last iteration, a product
-    that is O(h^3).
+    Only the last iteration is differentiated; the velocity from which it starts and the force's part of its matrix are
+    constants. This avoids second derivatives of the force. The derivative that is left out has the size of h times the
+    change of velocity in the last iteration, a product that is O(h^3).
 
-    With joints the last iteration is the only one: it starts from ``found`` (d,), the new velocity, which the scheme has computed before and which
-    `beside` sets. That halves the compiled program.
+    With joints the last iteration is the only one: it starts from ``found`` (d,), the new velocity, which the scheme
+    has computed before and which `beside` sets. That halves the compiled program.
     """
 
     found: Any = None

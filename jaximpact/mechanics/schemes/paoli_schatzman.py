@@ -4,8 +4,9 @@
     V     = V_ + h F + M(U)^-1 G(Z)' L,    0 <= L _|_ f(tau, Z) >= 0,    Z = W + h/(1 + e) M^-1 G' L
     U+    = U + h V
 
-with positions U, velocities V and V_ = (U - U_)/h of this step and the one before, the force F = M^-1 g, gaps f, their gradients G, impulses L and
-the admissible position Z, onto which W is projected. Joints, with e = 0: c(t+, U+) = 0, by impulses along their gradients at U.
+with positions U, velocities V and V_ = (U - U_)/h of this step and the one before, the force F = M^-1 g, gaps f, their
+gradients G, impulses L and the admissible position Z, onto which W is projected. Joints, with e = 0: c(t+, U+) = 0, by
+impulses along their gradients at U.
 
 References:
     L. Paoli, M. Schatzman, arXiv math/9910013 (1999): one constraint, geodesic projection, centred force (1.13)-(1.17).
@@ -57,10 +58,10 @@ class PaoliSchatzman(Scheme):
 
     Attributes:
         force: discretisation of the force: "explicit", F(t_n, U^n, V^{n-1}) (Paoli 2010); "centred", with the velocity
-            (U^{n+1} - U^{n-1})/2h (Paoli-Schatzman 1999), implicit, for velocity-dependent forces; "mean", the mean over
-            the step by quadrature (Adly-Thieu 2022).
-        start: U^1 = Proj(q0 + h v0 + h z): "taylor", z = (h/2) M^-1 g; "euler", z = 0; "full", z = h F^0 (the step's own
-            force, Adly-Thieu); or a function z(h, q0, v0, args) -> (d,) that tends to 0 with h.
+            (U^{n+1} - U^{n-1})/2h (Paoli-Schatzman 1999), implicit, for velocity-dependent forces; "mean", the mean
+            over the step by quadrature (Adly-Thieu 2022).
+        start: U^1 = Proj(q0 + h v0 + h z): "taylor", z = (h/2) M^-1 g; "euler", z = 0; "full", z = h F^0 (the step's
+            own force, Adly-Thieu); or a function z(h, q0, v0, args) -> (d,) that tends to 0 with h.
         normal: "implicit", gradients at Z (the papers); "explicit", gradients at U^n with the same exact constraint,
             second order in persistent contact with a curved wall.
         metric: "kinetic", frozen M(U^n) (Paoli 2010), or "geodesic" (Paoli-Schatzman 1999; exactly one constraint).
@@ -85,19 +86,22 @@ class PaoliSchatzman(Scheme):
         super().check(problem, e, m)
         if problem.joints is not None and not is_traced(e) and np.any(np.asarray(e) != 0):
             raise ValueError(
-                f"restitution is {np.max(np.asarray(e)):g}, but PaoliSchatzman keeps joints in inelastic impacts only: set it to 0, or use "
+                f"restitution is {np.max(np.asarray(e)):g}, but PaoliSchatzman keeps joints in inelastic impacts only: "
+                "set it to 0, or use "
                 "MoreauJean, EventCorrected or EventDriven"
             )
         if problem.joints is not None and self.metric == "geodesic":
             raise ValueError("PaoliSchatzman(metric='geodesic') takes no joints: use metric='kinetic'")
         if problem.listed and self.force == "centred":
             raise ValueError(
-                "PaoliSchatzman(force='centred') takes no list of near pairs (its derivative needs a (d, d) matrix): use force='explicit' or "
+                "PaoliSchatzman(force='centred') takes no list of near pairs (its derivative needs a (d, d) matrix): "
+                "use force='explicit' or "
                 "'mean', or Bodies(lists=False) of few bodies"
             )
         if problem.listed and self.normal == "explicit":
             raise ValueError(
-                "PaoliSchatzman(normal='explicit') takes no list of near pairs (its contact problem is not symmetric): use "
+                "PaoliSchatzman(normal='explicit') takes no list of near pairs (its contact problem is not symmetric): "
+                "use "
                 "normal='implicit', or Bodies(lists=False) of few bodies"
             )
         if self.metric == "geodesic" and m != 1:
@@ -125,7 +129,8 @@ class PaoliSchatzman(Scheme):
         return State.start(motion), info
 
     def _strikes_at_once(self, problem: Problem, motion: Motion) -> Array:
-        """Finds the contacts (m,) that v0 closes within the first step, which has no restitution; forces alone cost an error of first order only."""
+        """Finds the contacts (m,) that v0 closes within the first step, which has no restitution; forces alone cost an
+        error of first order only."""
         q, v, t, h, args = lax.stop_gradient((motion.q0, motion.v0, motion.t0, motion.h, motion.args))
         metric = Metric.at(problem, q, args)
         contacts = linearise(problem, metric, t, q, args)
@@ -140,7 +145,8 @@ class PaoliSchatzman(Scheme):
         return self._make_step(problem, law, motion, state, state.n == 0)
 
     def free_step(self, problem: Problem, motion: Motion, state: State) -> tuple[State, Info]:
-        """Makes a step without impulses; invalid (``info.acts``) for the first step, whose other force is left out to make all steps faster."""
+        """Makes a step without impulses; invalid (``info.acts``) for the first step, whose other force is left out to
+        make all steps faster."""
         new, info = self._make_step(problem, Open(), motion, state, None)
         return new, info._replace(acts=info.acts | (state.n == 0))
 
@@ -218,7 +224,8 @@ class PaoliSchatzman(Scheme):
     def _centred_velocity(
         self, problem: Problem, metric: Metric, motion: Motion, state: State, advance: Callable
     ) -> tuple[Array, Array]:
-        """Solves for the centred velocity (V^n + V^{n-1})/2 (d,), a fixed point with contraction rate O(h); also returns its status.
+        """Solves for the centred velocity (V^n + V^{n-1})/2 (d,), a fixed point with contraction rate O(h);
+        also returns its status.
 
         ``advance``: function from the acceleration F (d,) to the new velocity (d,).
         """

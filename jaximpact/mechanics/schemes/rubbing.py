@@ -28,7 +28,8 @@ def no_friction(problem: Problem, motion: Motion) -> FrictionInfo:
 
 
 def modes_at_start(problem: Problem, metric: Metric, motion: Motion, closed: Array) -> FrictionInfo | None:
-    """Returns the modes of the ``closed`` contacts (m,) at the start of a motion, as `State.friction`; None without static friction."""
+    """Returns the modes of the ``closed`` contacts (m,) at the start of a motion, as `State.friction`;
+    None without static friction."""
     if problem.static_friction is None:
         return None
     t0, q0, v0, args = motion.t0, motion.q0, motion.v0, motion.args
@@ -42,7 +43,8 @@ def modes_at_start(problem: Problem, metric: Metric, motion: Motion, closed: Arr
 def scale_status(
     problem: Problem, metric: Metric, contacts: Contacts, t: Array, state: State, found: Reaction, args: Any
 ) -> Array:
-    """Returns `distance_status` of the contacts that last in a step from ``state`` at t; nothing where gradients never change, which the start looks at."""
+    """Returns `distance_status` of the contacts that last in a step from ``state`` at t; nothing where gradients never
+    change, which the start looks at."""
     if not problem.gaps.curves(t, state.q, args):
         return jnp.zeros((), jnp.int32)
     lasts = found.acts if state.lasting is None else found.acts & state.lasting
@@ -52,7 +54,8 @@ def scale_status(
 def scale_at_start(
     problem: Problem, metric: Metric, contacts: Contacts, closed: Array, t: Array, q: Array, args: Any
 ) -> Array:
-    """Returns `distance_status` of the ``closed`` contacts (m,) at a start, or of all where gradients never change, ()."""
+    """Returns `distance_status` of the ``closed`` contacts (m,) at a start, or of all where gradients never change,
+    ()."""
     if problem.slip is None or not contacts.dense:
         return jnp.zeros((), jnp.int32)
     known = closed if problem.gaps.curves(t, q, args) else jnp.ones_like(closed)
@@ -62,7 +65,8 @@ def scale_at_start(
 def rubbing(
     problem: Problem, metric: Metric, contacts: Contacts, t: Array, q: Array, v: Array, state: State, args: Any
 ) -> Contacts:
-    """Returns the ``contacts`` with their tangential rows at (t, q), and coefficients at v (d,); ``state``: the state before the step."""
+    """Returns the ``contacts`` with their tangential rows at (t, q), and coefficients at v (d,); ``state``:
+    the state before the step."""
     if problem.slip is None:
         return contacts
     slip = Slip.at(problem, metric, t, q, v, args)._replace(before=state.friction)
@@ -78,7 +82,8 @@ def momentum_of(contacts: Contacts, found: Reaction) -> Array:
 def status_of_rest(problem: Problem, t: Array, q: Array, w: Array, free: Array, found: Reaction, args: Any) -> Array:
     """Returns EVENTS_UNRESOLVED if the force jumps where static friction holds a contact, so that both hold together.
 
-    (t, q, w): the state after the step; ``free`` (d,): the velocity there without impulses; ``found``: the reaction of the contacts.
+    (t, q, w): the state after the step; ``free`` (d,): the velocity there without impulses; ``found``:
+    the reaction of the contacts.
     """
     jumps = None
     if problem.static_friction is not None:
@@ -89,7 +94,8 @@ def status_of_rest(problem: Problem, t: Array, q: Array, w: Array, free: Array, 
 def impulse_status(
     contacts: Contacts, found: Reaction, before: Array, v: Array, free: Array, w: Array, e: Array
 ) -> Array:
-    """Returns the status of a step's impulses with friction: `energy_status`, and with several contacts `percussion_status`; arguments as there."""
+    """Returns the status of a step's impulses with friction: `energy_status`, and with several contacts
+    `percussion_status`; arguments as there."""
     status = energy_status(contacts, found, before, v, free, w, e)
     if contacts.dense and found.acts.shape[0] > 1:
         status |= percussion_status(contacts, found, before, free - v, e)
@@ -99,12 +105,13 @@ def impulse_status(
 def energy_status(
     contacts: Contacts, found: Reaction, before: Array, v: Array, free: Array, w: Array, e: Array
 ) -> Array:
-    """Returns ENERGY_GAINED if the impulses L of a step with restitution do positive work, the sum of L (u+ + u-)/2 over contacts.
+    """Returns ENERGY_GAINED if the impulses L of a step with restitution do positive work,
+    the sum of L (u+ + u-)/2 over contacts.
 
-    ``found``: the reaction of the contacts, with the impulses L; u- and u+ are the velocities of gaps and slips at the velocities ``free`` and ``w``
-    (d,), without and with the impulses. Since the time of the impact within the step is unknown, positive work is tolerated up to that of L on the
-    velocities that forces give in the step: ``v`` (d,) is the velocity at the start, ``before`` (m,) the gap velocities there. ``e``: restitution, ()
-    or (m,).
+    ``found``: the reaction of the contacts, with the impulses L; u- and u+ are the velocities of gaps and slips at the
+    velocities ``free`` and ``w`` (d,), without and with the impulses. Since the time of the impact within the step is
+    unknown, positive work is tolerated up to that of L on the velocities that forces give in the step: ``v`` (d,) is
+    the velocity at the start, ``before`` (m,) the gap velocities there. ``e``: restitution, () or (m,).
     """
     slip = contacts.slip
     normal, along = found.impulse, found.friction.impulse
@@ -116,13 +123,16 @@ def energy_status(
 
 
 def percussion_status(contacts: Contacts, found: Reaction, before: Array, kick: Array, e: Array) -> Array:
-    """Returns IMPULSES_COUPLED if percussions of one step at contacts with friction load each other: in sequence they would give other velocities.
+    """Returns IMPULSES_COUPLED if percussions of one step at contacts with friction load each other: in sequence they
+    would give other velocities.
 
-    With restitution it is enough that an impact sends a percussion through another contact. Without restitution that is just the response of
-    a lasting contact; then two impacts must fall into the step, of which the first may open a contact that the second would load.
+    With restitution it is enough that an impact sends a percussion through another contact. Without restitution that is
+    just the response of a lasting contact; then two impacts must fall into the step, of which the first may open a
+    contact that the second would load.
 
-    ``found``: the reaction of the contacts, with the impulses; ``before`` (m,): gap velocities at the start; ``e``: restitution, () or (m,).
-    Impulses up to twice those of the step's forces, which change velocities by ``kick`` (d,), count as reactions of lasting contacts.
+    ``found``: the reaction of the contacts, with the impulses; ``before`` (m,): gap velocities at the start; ``e``:
+    restitution, () or (m,). Impulses up to twice those of the step's forces, which change velocities by ``kick`` (d,),
+    count as reactions of lasting contacts.
     """
     contacts, found, before, kick, e = lax.stop_gradient((contacts, found, before, kick, e))
     forced = 2 * contacts.velocity_terms(kick)

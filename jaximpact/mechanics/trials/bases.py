@@ -1,4 +1,5 @@
-"""Bases of trials: the state from which the motion continues after an event, with the derivative of the event's time."""
+"""Bases of trials: the state from which the motion continues after an event,
+with the derivative of the event's time."""
 
 from __future__ import annotations
 
@@ -19,17 +20,22 @@ from .trial import Base, Hold, Tolerance, frozen, held, hold
 
 TERMS = 1e-3  # of a substep: the step h for which `linearisation.span` is about a substep
 SHARE = 0.01  # least share of its speed that a contact loses in an impact for its flights to end soon
-SURE = 3  # times the estimated error of a motion: distance of a gap from zero within which an impact may be earlier or later
-NOTHING = 1e-3  # of the tolerance: gaps up to which a contact counts as closed, and displacements or velocities that a push gives in a substep
+# times the estimated error of a motion: distance of a gap from zero within which an impact may be earlier or later
+SURE = 3
+# of the tolerance: gaps up to which a contact counts as closed, and displacements or velocities that a push gives in a
+# substep
+NOTHING = 1e-3
 
 
 def at_impact(
     problem: Problem, hold: Hold, t: Array, flown: Base, impact: Array, substep: Array, args: Any
 ) -> tuple[Array, Array, Array]:
-    """Returns the delay () after t at which the gap of the contact of an ``impact`` (m,) is zero, and q, v (d,) at that time.
+    """Returns the delay () after t at which the gap of the contact of an ``impact`` (m,) is zero, and q,
+    v (d,) at that time.
 
-    The motion from the end ``flown`` of a trial at time t is a Taylor polynomial of second order, with accelerations by ``hold`` (`trial.held`). The
-    search has made the delay almost zero, a small fraction of the ``substep`` (); it carries the derivative of the impact's time.
+    The motion from the end ``flown`` of a trial at time t is a Taylor polynomial of second order, with accelerations by
+    ``hold`` (`trial.held`). The search has made the delay almost zero, a small fraction of the ``substep`` (); it
+    carries the derivative of the impact's time.
     """
     q, v, a, some = flown.q, flown.v, flown.a, jnp.any(impact)
     of_contact = lambda x: jnp.sum(jnp.where(impact, x, 0))
@@ -63,9 +69,9 @@ def base_at(
 ) -> tuple[Base, Array]:
     """Makes the base of the next trials at a state, and its status bits ().
 
-    Contacts that were ``closed`` (m,), and those that touch at zero gap velocity and have not just been released (``loosed``, (m,)), are closed in
-    the base if accelerations do not open them. ``elapsed`` (): time since the step began; ``substep`` () and tolerance ``atol`` () set what counts
-    as zero.
+    Contacts that were ``closed`` (m,), and those that touch at zero gap velocity and have not just been released
+    (``loosed``, (m,)), are closed in the base if accelerations do not open them. ``elapsed`` (): time since the step
+    began; ``substep`` () and tolerance ``atol`` () set what counts as zero.
     """
     if closed.shape[0] == 0:
         a, force, push, joint_force = held(problem, t, q, v, closed, elapsed, args)
@@ -109,9 +115,11 @@ def rounding_of_gaps(contacts: Contacts, q: Array, v: Array, view: View, substep
 
 
 def times_off(tolerance: Tolerance, most: Array, error: Array, q: Array, contacts: Contacts, speed: Array) -> Array:
-    """Bounds the errors (m,) of the times at which contacts meet at gap velocities ``speed`` (m,), by the error of the motion.
+    """Bounds the errors (m,) of the times at which contacts meet at gap velocities ``speed`` (m,),
+    by the error of the motion.
 
-    ``error`` (): estimated error of the motion at q (d,), in units of the tolerance; ``most`` (): the largest of these times.
+    ``error`` (): estimated error of the motion at q (d,), in units of the tolerance; ``most`` ():
+    the largest of these times.
     """
     off = SURE * error * contacts.velocity_terms(tolerance.absolute + tolerance.relative * jnp.abs(q))
     fast = jnp.abs(speed) * most > off
@@ -121,13 +129,15 @@ def times_off(tolerance: Tolerance, most: Array, error: Array, q: Array, contact
 def slowest_followed(
     left_out: Callable[[Array], tuple[Array, Array]], e: Array, gap: Array, speed: Array, touching: Array, normal: Array
 ) -> Array:
-    """Returns the gap velocities (m,) behind an impact up to which a contact counts as resting: its gap would stay below that of ``left_out``.
+    """Returns the gap velocities (m,) behind an impact up to which a contact counts as resting: its gap would stay
+    below that of ``left_out``.
 
-    They are those of ``left_out`` at most where another contact is about to close with a resolved impact, before the flights that would be left out
-    come to an end: the velocity that is left out changes that impact by as much. (If they were zero there, accumulations were followed down to rounding:
-    at 1e-3 sixty times the trials.) ``left_out``: gaps and gap velocities (m,) that count as zero under gap accelerations; ``e``: restitution, () or (m,);
-    ``gap``, ``speed`` (m,): gaps and their rates before the impact; ``touching`` (m,): contacts that are closed or have an impact; ``normal``
-    (m,): magnitudes of gap accelerations.
+    They are those of ``left_out`` at most where another contact is about to close with a resolved impact, before the
+    flights that would be left out come to an end: the velocity that is left out changes that impact by as much. (If
+    they were zero there, accumulations were followed down to rounding: at 1e-3 sixty times the trials.) ``left_out``:
+    gaps and gap velocities (m,) that count as zero under gap accelerations; ``e``: restitution, () or (m,); ``gap``,
+    ``speed`` (m,): gaps and their rates before the impact; ``touching`` (m,): contacts that are closed or have an
+    impact; ``normal`` (m,): magnitudes of gap accelerations.
     """
     low, slow = left_out(normal)
     least = jnp.sqrt(2 * low * normal)

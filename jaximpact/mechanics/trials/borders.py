@@ -1,4 +1,5 @@
-"""Borders between the pieces of a force (`pieces`): how trials find them, and on which side a motion goes on, or on which border it slides."""
+"""Borders between the pieces of a force (`pieces`): how trials find them, and on which side a motion goes on, or on
+which border it slides."""
 
 from __future__ import annotations
 
@@ -26,18 +27,22 @@ EDGE = 1e-6  # of the jump of a level's rate: rates too small to decide whether 
 FURTHER = 8  # times the error of levels: distance beyond a border at which sides are evaluated
 SOON = 1e-6  # fraction of the motion's time within which it must have left a border by itself
 NEARBY = 1024  # roundings of time: how far from a border slopes are compared, with those sixteen times as far
-UNEQUAL = 0.05  # relative difference of these slopes where they are not finite on the border: .75 of a root, .24 of |q|^.9, .1 of q log |q|
+# relative difference of these slopes where they are not finite on the border: .75 of a root, .24 of |q|^.9, .1 of q
+# log |q|
+UNEQUAL = 0.05
 LEAVES = 3  # borders that are tested for leaving one after the other; then all together
 
 
 def seek_border(
     search: Search, verdict: Verdict, trial: Trial, sight: Sight, slid: Array, s: Array, shortest: Array
 ) -> tuple[Verdict, Array]:
-    """Changes the verdict on a trial of length s that may have crossed a border; also returns the level (k,) on whose border the trial ends.
+    """Changes the verdict on a trial of length s that may have crossed a border;
+    also returns the level (k,) on whose border the trial ends.
 
-    If a trial that would be accepted has crossed a border, a search for the time of crossing begins. ``search``: the plan of this trial; ``sight``:
-    its `Sight` of the levels; ``slid`` (k,): levels on whose borders the motion slides, for which the search goes on to full accuracy, as no Newton
-    correction follows; ``shortest`` (): the shortest trial that time resolves.
+    If a trial that would be accepted has crossed a border, a search for the time of crossing begins. ``search``: the
+    plan of this trial; ``sight``: its `Sight` of the levels; ``slid`` (k,): levels on whose borders the motion slides,
+    for which the search goes on to full accuracy, as no Newton correction follows; ``shortest`` ():
+    the shortest trial that time resolves.
     """
     (value, rate), allowed = sight.after, sight.allowed
     struck = jnp.any(verdict.impact)
@@ -58,7 +63,8 @@ def seek_border(
     correction = jnp.where(closes, -value / jnp.where(closes, rate, -1), jnp.inf)
     nearest = jnp.arange(len(value)) == jnp.argmin(jnp.where(which, correction, jnp.inf))
     close = jnp.where(jnp.any(nearest & slid), SETTLED, CLOSE)
-    # a level that is below zero, but rises, has crossed its border earlier, however near that of another level is: bisect
+    # a level that is below zero, but rises, has crossed its border earlier, however near that of another level is:
+    # bisect
     step = jnp.where(jnp.any(which & ~closes & ~slid & (value < -allowed)), -jnp.inf, jnp.min(correction))
     small, improved = safeguarded_newton(search, s, step, jnp.any(which & (value < 0)), shortest, close)
     small |= jnp.all(~which | (~slid & (jnp.abs(value) <= allowed)))
@@ -82,10 +88,11 @@ def seek_border(
 def meet_border(
     pieces: Pieces, hold: Hold, switched: Array, t: Array, flown: Base, substep: Array, args: Any
 ) -> tuple[Base, Array]:
-    """Moves the end ``flown`` of a trial onto the border of the level that has ``switched`` (k,), by `stops.move_to_zero`; also returns status bits.
+    """Moves the end ``flown`` of a trial onto the border of the level that has ``switched`` (k,), by
+    `stops.move_to_zero`; also returns status bits.
 
-    The new state has the derivative of the time at which the motion reaches the border, or leaves one on which it slid. In the second case the
-    force is continuous, and the time matters to second derivatives only.
+    The new state has the derivative of the time at which the motion reaches the border, or leaves one on which it slid.
+    In the second case the force is continuous, and the time matters to second derivatives only.
     """
     slid = switched & pieces.slid(flown.where)
     crossed = switched & ~slid
@@ -117,8 +124,9 @@ def border_status(
 ) -> Array:
     """Returns the status of derivatives at the ``end`` (t, q, v) of a trial, with ``closed`` contacts (m,).
 
-    DERIVATIVE_JUMP if the motion touches, or nearly touches, a border without crossing it, or is within a time ``off`` () of crossing one, and the
-    force jumps there. ``where``: the sides on which the trial was made; ``sight``: record of the levels in it; ``touches`` (k,): those that touch zero at its end.
+    DERIVATIVE_JUMP if the motion touches, or nearly touches, a border without crossing it, or is within a time ``off``
+    () of crossing one, and the force jumps there. ``where``: the sides on which the trial was made; ``sight``: record
+    of the levels in it; ``touches`` (k,): those that touch zero at its end.
     """
     value, rate = sight.after
     near = (touches | (jnp.abs(value) < off * jnp.abs(rate))) & pieces.open & ~pieces.slid(where)
@@ -139,7 +147,8 @@ def border_status(
 
 
 def _jumps(pieces: Pieces, of: list[Sides], t: Array, q: Array, v: Array, closed: Array, args: Any) -> Array:
-    """Tests whether accelerations, or velocities that joints and slips prescribe, differ on two lists of sides, given as ``of``, ().
+    """Tests whether accelerations, or velocities that joints and slips prescribe, differ on two lists of sides,
+    given as ``of``, ().
 
     ``closed`` contacts (m,) are kept closed.
     """
@@ -159,12 +168,14 @@ def _differ(a: Array, b: Array) -> Array:
 
 
 def _resets(pieces: Pieces, near: Array) -> Array:
-    """Tests whether one of the borders ``near`` (k,) is a surface that the problem states and at which it resets the state, ()."""
+    """Tests whether one of the borders ``near`` (k,) is a surface that the problem states and at
+    which it resets the state, ()."""
     return jnp.any(near[pieces.stated]) & (pieces.problem.reset is not None)
 
 
 def jumps_beyond(pieces: Pieces, sides: Sides, near: Array, here: tuple[Array, Array, Array], args: Any) -> Array:
-    """Tests whether the force or the mass jumps across one of the borders whose levels are ``near`` zero (k,) at the state ``here`` (t, q, v), ().
+    """Tests whether the force or the mass jumps across one of the borders whose levels are ``near`` zero (k,) at the
+    state ``here`` (t, q, v), ().
 
     On a surface that the problem states the force is assumed to jump.
     """
@@ -196,8 +207,8 @@ def jumps_beyond(pieces: Pieces, sides: Sides, near: Array, here: tuple[Array, A
 
 
 class SettledSides(NamedTuple):
-    """Result of `settle_sides`: the sides on which a motion goes on, ``where``, its velocity v (d,), status bits for the borders it has crossed, and
-    ``at_start`` those that apply if the motion begins at this state."""
+    """Result of `settle_sides`: the sides on which a motion goes on, ``where``, its velocity v (d,), status bits for
+    the borders it has crossed, and ``at_start`` those that apply if the motion begins at this state."""
 
     where: Where
     v: Array
@@ -208,10 +219,11 @@ class SettledSides(NamedTuple):
 class _Choice(NamedTuple):
     """Decision about the n levels that depend on the velocity.
 
-    Several levels may describe one border; the first of them stands for it. ``rows`` (n, n): in the row of a first level, the mask of the levels of
-    its border, else false. Masks (n,): ``slides``, first levels on whose border the motion slides; ``pushed``, all levels on whose border the force
-    beyond pushes the motion back; ``crossed``, all levels whose border is crossed. ``edge`` (): whether the motion is on the edge between sliding on
-    a border and crossing it, as the force on one side is parallel to the border.
+    Several levels may describe one border; the first of them stands for it. ``rows`` (n, n): in the row of a first
+    level, the mask of the levels of its border, else false. Masks (n,): ``slides``, first levels on whose border the
+    motion slides; ``pushed``, all levels on whose border the force beyond pushes the motion back; ``crossed``, all
+    levels whose border is crossed. ``edge`` (): whether the motion is on the edge between sliding on a border and
+    crossing it, as the force on one side is parallel to the border.
     """
 
     rows: Array
@@ -237,12 +249,14 @@ def settle_sides(
 ) -> SettledSides:
     """Decides on which sides a motion goes on from a state, and on which borders it slides.
 
-    If it crosses a border there, or begins to slide on it, the velocity gets the derivative of the time at which it does.
+    If it crosses a border there, or begins to slide on it, the velocity gets the derivative
+    of the time at which it does.
 
     Args:
         where: the sides on which the motion was before, which tell from which side it comes to a border.
         closed: contacts (m,) that are closed.
-        loosed: levels (k,) whose borders the motion has just left after sliding on them; it does not begin to slide there again.
+        loosed: levels (k,) whose borders the motion has just left after sliding on them;
+            it does not begin to slide there again.
         atol: error () of levels, as by the tolerance of `EventDriven`.
         span: time scale () of the motion, for rounding of time.
         off: errors (k,) of the levels beyond rounding, if known.
@@ -273,7 +287,8 @@ def settle_sides(
 def rounding_of_levels(
     pieces: Pieces, sides: Sides, t: Array, q: Array, v: Array, a: Array, atol: Array, span: Array, args: Any
 ) -> Array:
-    """Returns how far below zero the levels (k,) of given sides may be; a (d,): acceleration, the others as of `settle_sides`."""
+    """Returns how far below zero the levels (k,) of given sides may be; a (d,): acceleration,
+    the others as of `settle_sides`."""
     t, q, v, a, args = frozen((t, q, v, a, args))
     _, terms = levels_and_terms(pieces, sides, t, q, v, args)
     _, rate = pieces.rates(sides, t, q, v, a, args)
@@ -283,7 +298,8 @@ def rounding_of_levels(
 def levels_and_terms(pieces: Pieces, sides: list, t: Array, q: Array, v: Array, args: Any) -> tuple[Array, Array]:
     """Returns levels (k,) and estimates (k,) of the magnitudes of their terms, from which round-off follows.
 
-    The estimates are derivatives in the direction (t, 0.618 q, 1.618 v), in which terms that cancel at (t, q, v) do not.
+    The estimates are derivatives in the direction (t, 0.618 q, 1.618 v),
+    in which terms that cancel at (t, q, v) do not.
     """
     levels = lambda t, q, v: pieces.levels(sides, t, q, v, args)
     level, terms = jax.jvp(levels, (t, q, v), (t, 0.618 * q, 1.618 * v))
@@ -308,8 +324,8 @@ def _settle_near_border(
 ) -> SettledSides:
     """As `settle_sides`, at a state near a border.
 
-    ``slid`` (k,): levels on whose borders the motion slid before; ``moving``: levels and their rates (k,) with the acceleration ``before`` (d,) on
-    the sides where the motion was.
+    ``slid`` (k,): levels on whose borders the motion slid before; ``moving``: levels and their rates (k,) with the
+    acceleration ``before`` (d,) on the sides where the motion was.
     """
     now = frozen((t, q, v, args))
     (level, rate), a = frozen(moving), frozen(before)
@@ -330,7 +346,8 @@ def _settle_near_border(
     of_idle = zip(pieces.sides_of(idle), pieces.switches.sides(*now), new, strict=True)
     new = [jnp.where(i, x, y) for i, x, y in of_idle]
 
-    # borders crossed at one instant: its time has the derivative of the first one's; where sliding ends, that is the border that ends it
+    # borders crossed at one instant: its time has the derivative of the first one's; where sliding ends, that is the
+    # border that ends it
     some, own = jnp.any(crossed), jnp.where(jnp.any(crossed & ~slid), crossed & ~slid, crossed)
     main = own & (jnp.arange(len(level)) == jnp.argmax(own))
     delay = -jnp.sum(jnp.where(main, moving[0] / jnp.where(main, moving[1], 1), 0))
@@ -358,8 +375,8 @@ def _side_matters(
 ) -> Array:
     """Tests whether the motion depends on the side on which the force is taken, for borders on which nothing moves, ().
 
-    ``idle`` (k,): the levels of these borders, which are zero and stay zero. The side matters if accelerations differ, or if ``closed`` contacts
-    (m,) are pressed on one side only.
+    ``idle`` (k,): the levels of these borders, which are zero and stay zero. The side matters if accelerations differ,
+    or if ``closed`` contacts (m,) are pressed on one side only.
     """
     t, q, v, args = frozen((t, q, v, args))
 
@@ -376,10 +393,11 @@ def _side_matters(
 def _sides_after_crossing(
     pieces: Pieces, where: Where, crossed: Array, near: Array, rate: Array, a: Array, span: Array, now: tuple
 ) -> Where:
-    """Returns ``where`` with the sides after crossing only those of the ``crossed`` borders (k,) whose levels do not depend on the velocity.
+    """Returns ``where`` with the sides after crossing only those of the ``crossed`` borders (k,) whose levels
+    do not depend on the velocity.
 
-    This comes before the decision whether the motion slides on the others. The arguments are those of `sides_behind`; ``near`` (k,): levels that are
-    zero up to their errors.
+    This comes before the decision whether the motion slides on the others. The arguments are those of `sides_behind`;
+    ``near`` (k,): levels that are zero up to their errors.
     """
     flat = crossed & ~pieces.all_levels(jnp.ones(len(pieces.steep), bool))
     sides = sides_behind(pieces, where, flat, jnp.zeros_like(flat), near & ~flat, rate, a, span, now)
@@ -397,11 +415,12 @@ def sides_behind(
     span: Array,
     now: tuple,
 ) -> Sides:
-    """Returns the sides after borders are ``crossed`` (k,): those at a point a little further on the motion, away from the borders.
+    """Returns the sides after borders are ``crossed`` (k,): those at a point a little further on the motion,
+    away from the borders.
 
-    For borders that the motion would not leave by itself, as the force pushes it back (``hard``, (k,)) or as it is too slow, they are the sides
-    across; for borders of levels ``kept`` (k,) sides do not change. ``rate`` (k,): rates of the levels; ``a`` (d,): acceleration; ``span`` (): time
-    scale of the motion; ``now`` = (t, q, v, args).
+    For borders that the motion would not leave by itself, as the force pushes it back (``hard``, (k,)) or as it is too
+    slow, they are the sides across; for borders of levels ``kept`` (k,) sides do not change. ``rate`` (k,): rates of
+    the levels; ``a`` (d,): acceleration; ``span`` (): time scale of the motion; ``now`` = (t, q, v, args).
     """
     t, q, v, args = now
     times = FURTHER * where.allowed / jnp.where(crossed, jnp.abs(rate), 1)
@@ -421,9 +440,11 @@ def _choice(
     atol: Array,
     now: tuple[Array, Array, Array, Any],
 ) -> _Choice:
-    """Decides on which borders the motion slides, because the forces of both sides push towards them, and which it crosses.
+    """Decides on which borders the motion slides, because the forces of both sides push towards them,
+    and which it crosses.
 
-    ``near`` (k,): levels that are zero up to their errors; the other arguments as of `settle_sides`, ``now`` = (t, q, v, args).
+    ``near`` (k,): levels that are zero up to their errors; the other arguments as of `settle_sides`,
+    ``now`` = (t, q, v, args).
     """
     t, q, v, args = now
     of_steep = lambda x: x[pieces.steep]
@@ -459,9 +480,11 @@ def _choice(
 
 
 def cross_apart(pieces: Pieces, sides: list, crossed: Array, main: Array, now: tuple, rate: Array) -> Array:
-    """Tests whether levels that are ``crossed`` (k,) at the same time would be crossed at different times with other data, ().
+    """Tests whether levels that are ``crossed`` (k,) at the same time would be crossed at
+    different times with other data, ().
 
-    ``main`` (k,): the one with whose time the others are compared; ``rate`` (k,): rates of the levels; ``now`` = (t, q, v, args).
+    ``main`` (k,): the one with whose time the others are compared; ``rate`` (k,): rates of the levels;
+    ``now`` = (t, q, v, args).
     """
     if pieces.count < 2:
         return jnp.zeros((), bool)
@@ -475,10 +498,11 @@ def cross_apart(pieces: Pieces, sides: list, crossed: Array, main: Array, now: t
 def status_of_slopes(
     pieces: Pieces, of: list[Sides], t: Array, q: Array, v: Array, closed: Array, span: Array, args: Any
 ) -> Array:
-    """Returns DERIVATIVE_JUMP if a force has no finite slope at the border where a motion is, as sqrt(max(q, 0)) at q = 0.
+    """Returns DERIVATIVE_JUMP if a force has no finite slope at the border where a motion is,
+    as sqrt(max(q, 0)) at q = 0.
 
-    Its slope along the motion then is far from constant within rounding of the border. ``of``: the sides before and behind the border; ``closed``
-    (m,) and ``span`` () as of `settle_sides`.
+    Its slope along the motion then is far from constant within rounding of the border. ``of``: the sides before and
+    behind the border; ``closed`` (m,) and ``span`` () as of `settle_sides`.
     """
     t, q, v, args = frozen((t, q, v, args))
     near, open_ = NEARBY * jnp.finfo(q.dtype).eps * span, jnp.zeros_like(closed)

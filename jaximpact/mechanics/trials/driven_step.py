@@ -39,7 +39,8 @@ APPROACH = 1e-3  # fraction of a trial's displacement over which the linearisati
 
 
 class TrialCarry(NamedTuple):
-    """Carry of the loop over trials: the ``base`` they begin from, the ``search`` that says which is next, and the totals ``told`` so far."""
+    """Carry of the loop over trials: the ``base`` they begin from, the ``search`` that says which is next, and the
+    totals ``told`` so far."""
 
     base: Base
     search: Search
@@ -106,7 +107,8 @@ def turn(step: Step, carry: TrialCarry) -> TrialCarry:
     borders = None if pieces is None else pieces.watch(*frozen((base.where, base.closed, base.slack, args)))
     since = t - motion.t0 if scheme.changes and scheme.by_tolerance else None
     found = attempt(
-        bound, scheme.order, t, base, s, tolerance, args, hold, surface_to_watch(scheme.until, told.stop, args), borders, since, lasts
+        bound, scheme.order, t, base, s, tolerance, args, hold, surface_to_watch(scheme.until, told.stop, args),
+        borders, since, lasts
     )  # fmt: skip
     if isinstance(pieces, RubbingContacts) and scheme.by_tolerance:
         found = found._replace(error=jnp.maximum(found.error, pieces.unsure(base, tolerance)))
@@ -171,8 +173,8 @@ def turn(step: Step, carry: TrialCarry) -> TrialCarry:
 def _doubts(step: Step, base: Base, found: Trial, s: Array, covers: Array) -> Array:
     """Returns the status bits of derivatives across an accepted trial ``found`` of length s from a base.
 
-    They are set for jumps within the trial that were not located, and for contacts and borders of the force that it grazes. ``covers`` (): whether
-    the trial goes to the end of the step.
+    They are set for jumps within the trial that were not located, and for contacts and borders of the force that it
+    grazes. ``covers`` (): whether the trial goes to the end of the step.
     """
     none = jnp.zeros((), jnp.int32)
     scheme, _, _, motion, start, whole, pieces = step
@@ -220,10 +222,11 @@ def _onward(
     switched: Array | None,
     told: StepTotals,
 ) -> tuple[Base, StepTotals]:
-    """Treats the events at the end of an accepted trial: returns the base from which the motion goes on, and the totals.
+    """Treats the events at the end of an accepted trial: returns the base from which the motion goes on,
+    and the totals.
 
-    The trial began at time ``began`` from ``base`` and led to ``flown``. ``verdict``: the decision on it; ``switched`` (k,): the level on whose
-    border it ends, None for a force without pieces; ``told``: the totals before these events.
+    The trial began at time ``began`` from ``base`` and led to ``flown``. ``verdict``: the decision on it; ``switched``
+    (k,): the level on whose border it ends, None for a force without pieces; ``told``: the totals before these events.
     """
     pieces, motion = step.pieces, step.motion
     m, event = base.closed.shape[0], jnp.any(verdict.impact | verdict.loosed)
@@ -263,8 +266,9 @@ def _arrive(
 ) -> tuple[Base, StepTotals]:
     """Treats contacts at the end of a trial, as part of `_onward`, whose arguments and results it has.
 
-    Puts closed contacts back onto their surfaces, applies the impact law if the trial ends at an impact, and releases contacts that open. ``begins``
-    (): whether this is the trial of length zero with which a motion under a force in pieces begins.
+    Puts closed contacts back onto their surfaces, applies the impact law if the trial ends at an impact, and releases
+    contacts that open. ``begins`` (): whether this is the trial of length zero with which a motion
+    under a force in pieces begins.
     """
     scheme, _, law, motion, *_, pieces = step
     args, substep = motion.args, verdict.search.substep
@@ -299,10 +303,11 @@ def _arrive(
 
 
 class _Arrival(NamedTuple):
-    """The end of a trial: the state there as an ``event``, the ``delay`` () of an impact behind the trial, masks (m,) of contacts that are still
-    ``closed``, that have an impact (``candidates``), and whose gaps are ``near`` zero; the function ``slowest`` of `collide`; the errors ``spread``
-    (m,) of the times between this impact and those of other contacts, None where no derivative is asked for; the ``jolt`` of a border that is crossed,
-    and the pieces of the force with the one on which the trial was and the levels that are ``crossed``."""
+    """The end of a trial: the state there as an ``event``, the ``delay`` () of an impact behind the trial, masks (m,)
+    of contacts that are still ``closed``, that have an impact (``candidates``), and whose gaps are ``near`` zero; the
+    function ``slowest`` of `collide`; the errors ``spread`` (m,) of the times between this impact and those of other
+    contacts, None where no derivative is asked for; the ``jolt`` of a border that is crossed, and the pieces of the
+    force with the one on which the trial was and the levels that are ``crossed``."""
 
     event: Event
     delay: Array
@@ -356,7 +361,8 @@ def _arrival(
 def _arrive_rubbing(
     step: Step, hold: Hold, began: Array, base: Base, flown: Base, verdict: Verdict, switched: Array, told: StepTotals
 ) -> tuple[Base, StepTotals]:
-    """As `_arrive`, for contacts that rub; ``switched`` (3m,): the level at whose zero the trial ends (`RubbingContacts`)."""
+    """As `_arrive`, for contacts that rub; ``switched`` (3m,): the level at whose zero the
+    trial ends (`RubbingContacts`)."""
     scheme, _, law, motion, *_ = step
     args, none, substep = motion.args, jnp.zeros((), jnp.int32), verdict.search.substep
     event, delay, closed, candidates, near, slowest, spread, jolt, (pieces, piece, crossed) = _arrival(
@@ -400,7 +406,8 @@ def _arrive_rubbing(
 
 
 def _settle_rubbing(
-    step: Step, t: Array, elapsed: Array, q: Array, v: Array, closed: Array, substep: Array, where: Any, change: Change, begins: Array
+    step: Step, t: Array, elapsed: Array, q: Array, v: Array, closed: Array, substep: Array, where: Any, change: Change,
+    begins: Array
 ) -> tuple[Base, Array]:  # fmt: skip
     """Makes the base at a state with contacts that rub, by `base_in_modes`; also returns its status."""
     atol = step.scheme.tolerance(q.dtype).absolute
@@ -429,10 +436,12 @@ def _settle(
     switched: Array | None = None,
     changed: Array | bool = False,
 ) -> tuple[Base, Array, Array]:
-    """Makes the base at a state, as `base_at`, whose arguments are explained there; for a force in pieces on the sides where the motion goes on.
+    """Makes the base at a state, as `base_at`, whose arguments are explained there; for a force in pieces on the sides
+    where the motion goes on.
 
-    The sides are the previous ones, ``where``, unless borders were ``switched`` (k,) or an event has ``changed`` () velocities or contacts: then they
-    are decided anew. Returns the base, its status, and the status of derivatives that applies if the motion begins at this state.
+    The sides are the previous ones, ``where``, unless borders were ``switched`` (k,) or an event has ``changed`` ()
+    velocities or contacts: then they are decided anew. Returns the base, its status, and the status of derivatives that
+    applies if the motion begins at this state.
     """
     scheme, problem, law, motion, *_, pieces = step
     atol, args, none = scheme.tolerance(q.dtype).absolute, motion.args, jnp.zeros((), jnp.int32)

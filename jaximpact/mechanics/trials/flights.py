@@ -15,7 +15,8 @@ from .trial import Base, Trial, attempt, frozen, grazes, held, least_gaps
 
 
 def flight(step: Step, state: Any) -> tuple[Trial, Array]:
-    """Makes one trial over a whole step from a `DrivenState`; also tests whether a contact is closed or an event may lie in the step, ()."""
+    """Makes one trial over a whole step from a `DrivenState`; also tests whether a contact is closed or an
+    event may lie in the step, ()."""
     scheme, _, _, motion, t, s, _ = step
     q, v, closed, args = state.q, state.v, state.closed, motion.args
     pieces, piece = force_in_pieces(in_pieces(step, q, v), state.where)

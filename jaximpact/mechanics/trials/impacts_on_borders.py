@@ -1,4 +1,5 @@
-"""Impacts at which a motion also reaches borders between the pieces of a force (`borders`), where their order may change the motion."""
+"""Impacts at which a motion also reaches borders between the pieces of a force (`borders`),
+where their order may change the motion."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ from .trial import frozen
 class Meeting(NamedTuple):
     """An impact at which borders may be crossed too.
 
-    ``now`` = (t, q, v, args) and the acceleration a (d,), both before the impact; its contacts ``impact`` (m,); the gap velocities of all contacts,
-    ``speed`` (m,); and the restitution e, () or (m,).
+    ``now`` = (t, q, v, args) and the acceleration a (d,), both before the impact; its contacts ``impact`` (m,); the gap
+    velocities of all contacts, ``speed`` (m,); and the restitution e, () or (m,).
     """
 
     now: tuple
@@ -35,10 +36,12 @@ class Meeting(NamedTuple):
 
 
 def jumps_at_impact(problem: Problem, pieces: Pieces, sides: Sides, near: tuple, meeting: Meeting) -> Array:
-    """Finds the levels (k,) whose borders are reached together with an impact, so that the order of both changes the motion to first order.
+    """Finds the levels (k,) whose borders are reached together with an impact,
+    so that the order of both changes the motion to first order.
 
-    ``near`` = (errors (k,) of the levels, error () of times), up to which both happen together. The order does not matter where wall and border are
-    the same surface, unless the restitution is zero: the motion then rests on the border, on a side that depends on how the force is written.
+    ``near`` = (errors (k,) of the levels, error () of times), up to which both happen together. The order does not
+    matter where wall and border are the same surface, unless the restitution is zero: the motion then rests on the
+    border, on a side that depends on how the force is written.
     """
     (allowed, within), (now, a, impact, speed, e) = near, meeting
     t, q, v, args = now
@@ -67,9 +70,11 @@ def status_at_impact(problem: Problem, pieces: Pieces, where: Where, off: Array,
 
 
 def status_behind(pieces: Pieces, after: Any, crossed: Array, t: Array, within: Array, args: Any) -> Array:
-    """Returns DERIVATIVE_EVENTS if a motion has closed contacts without force after crossing a border, which a change of data may press or open.
+    """Returns DERIVATIVE_EVENTS if a motion has closed contacts without force after crossing a border, which a change
+    of data may press or open.
 
-    ``after``: state after the crossing, with q, v, closed and where; ``crossed`` (): whether there was one; ``within`` (): error of its time.
+    ``after``: state after the crossing, with q, v, closed and where; ``crossed`` (): whether there was one;
+    ``within`` (): error of its time.
     """
     held_on, piece = after.closed & crossed, pieces.on(after.where.sides)
     free = opens_by_change(piece, t, after.q, after.v, after.v, held_on, after.closed, args, within)

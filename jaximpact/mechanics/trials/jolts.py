@@ -1,8 +1,9 @@
-"""Jolts: what joints and contacts do at once where a motion crosses a switch of the velocities that joints or contacts prescribe.
+"""Jolts: what joints and contacts do at once where a motion crosses a switch of the velocities that
+joints or contacts prescribe.
 
-A joint that kinks, as that of a lift which stops, sets what it holds in motion by an impulse. Then contacts are asked: those that it presses together
-have an impact, with restitution, those that it pulls apart open, and where a slip velocity jumps, as on a belt that is switched on, a contact that
-stuck begins to slip.
+A joint that kinks, as that of a lift which stops, sets what it holds in motion by an impulse. Then contacts are asked:
+those that it presses together have an impact, with restitution, those that it pulls apart open, and where a slip
+velocity jumps, as on a belt that is switched on, a contact that stuck begins to slip.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ ROUNDING = 1e3  # roundings of the terms of a number, up to which it counts as z
 
 
 class Jolt(NamedTuple):
-    """What happens at once: the ``problem`` with what it prescribes on the new sides; the velocity v (d,) behind it; the impulses of the joints
-    (j,); closed contacts (m,) that are ``struck``, that open (``parted``), or whose slip has jumped (``shoved``); and status bits."""
+    """What happens at once: the ``problem`` with what it prescribes on the new sides; the velocity v (d,) behind it;
+    the impulses of the joints (j,); closed contacts (m,) that are ``struck``, that open (``parted``), or whose slip has
+    jumped (``shoved``); and status bits."""
 
     problem: Problem
     v: Array
@@ -48,7 +50,8 @@ class Jolt(NamedTuple):
 def crossed_at(
     pieces: Pieces, where: Where, switched: Array, t: Array, q: Array, v: Array, a: Array, args: Any
 ) -> Array:
-    """Returns the levels (k,) of time and place whose borders are crossed at a state: those that have ``switched`` (k,), and others that are zero."""
+    """Returns the levels (k,) of time and place whose borders are crossed at a state: those that have ``switched``
+    (k,), and others that are zero."""
     level, rate = frozen(pieces.rates(where.sides, t, q, v, a, args))
     # a reset may have turned the motion back
     crossed = (switched | (level <= where.allowed)) & (rate < 0)
@@ -67,8 +70,8 @@ def jolt_at(
     atol: Array,
     args: Any,
 ) -> Jolt:
-    """Finds what happens where a motion with velocity v (d,) crosses the borders of levels (k,); ``closed`` (m,): contacts; j: number of joints;
-    ``atol`` (): their error."""
+    """Finds what happens where a motion with velocity v (d,) crosses the borders of levels (k,); ``closed`` (m,):
+    contacts; j: number of joints; ``atol`` (): their error."""
     m = len(closed)
     if not pieces.prescribes:
         return Jolt.none(pieces.problem, v, m, j)
@@ -98,7 +101,8 @@ def jolt_at(
 
 
 def in_pieces(step: Step, q: Array, v: Array, a: Array | None = None) -> Step:
-    """Returns the step with the pieces of its force, or the contacts that rub, for a motion with q, v and, if known, the acceleration a (d,)."""
+    """Returns the step with the pieces of its force, or the contacts that rub, for a motion with q, v and, if known,
+    the acceleration a (d,)."""
     problem, args = step.problem, step.motion.args
     if isinstance(step.pieces, RubbingContacts):
         return step
@@ -125,8 +129,9 @@ def force_in_pieces(step: Step, where: Any) -> tuple[Pieces, Where]:
 def jolt_at_end(
     step: Step, t: Array, q: Array, v: Array, flown: Base, switched: Array | None
 ) -> tuple[Jolt, tuple[Pieces, Where, Array]]:
-    """Finds what happens at once at a state (t, q, v) at the end ``flown`` of a trial that ends on the border that has ``switched``; also returns the
-    pieces of the force, that of the trial, and the levels (k,) of time and place whose borders are crossed."""
+    """Finds what happens at once at a state (t, q, v) at the end ``flown`` of a trial that ends on the border that has
+    ``switched``; also returns the pieces of the force, that of the trial,
+    and the levels (k,) of time and place whose borders are crossed."""
     pieces, piece = force_in_pieces(step, flown.where)
     m, j = len(flown.closed), len(flown.joint_force)
     if switched is None or pieces.count == 0:
@@ -140,8 +145,9 @@ def jolt_at_end(
 def status_of_crossing(
     pieces: Pieces, piece: Where, crossed: Array, impact: Array, ends: Array, a: Array, now: tuple
 ) -> Array:
-    """Returns DERIVATIVE_EVENTS if borders are ``crossed`` (k,) at the instant of an ``impact`` (m,), or where slip or stick ends (``ends``, (m,)), or if
-    several are crossed that would not be so with other data; ``now`` = (t, q, v, args)."""
+    """Returns DERIVATIVE_EVENTS if borders are ``crossed`` (k,) at the instant of an ``impact`` (m,), or where slip or
+    stick ends (``ends``, (m,)), or if several are crossed that would not be so with other data;
+    ``now`` = (t, q, v, args)."""
     main = crossed & (jnp.arange(len(crossed)) == jnp.argmax(crossed))
     t, q, v, args = now
     _, rate = pieces.rates(piece.sides, t, q, v, frozen(a), args)

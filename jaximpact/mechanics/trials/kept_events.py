@@ -1,7 +1,8 @@
 """Events that `EventDriven` keeps beside impacts: slips that stop or turn round, contacts that break away or open.
 
-Impacts have the times of the trials that they end, and so have ends of slip and stick. The motion needs no derivative of the time of a release, at which
-its force does not jump, and none of contacts that do the same at one instant by chance: here each contact gets a time of its own.
+Impacts have the times of the trials that they end, and so have ends of slip and stick. The motion needs no derivative
+of the time of a release, at which its force does not jump, and none of contacts that do the same at one instant by
+chance: here each contact gets a time of its own.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from .trial import Base, Hold, frozen
 
 
 class Turn(NamedTuple):
-    """What has happened at the end of a trial: the mask ``impact`` (m,), with the ``impulse`` (m,); time ``t`` (), position ``q``, velocities
-    ``before`` and ``after`` (d,); and masks (m,) of contacts whose force or slip has reached zero by itself, which have ``loosed``, ``stopped`` or
-    broken away (``breaks``), the last two None without friction."""
+    """What has happened at the end of a trial: the mask ``impact`` (m,), with the ``impulse`` (m,); time ``t`` (),
+    position ``q``, velocities ``before`` and ``after`` (d,); and masks (m,) of contacts whose force or slip has reached
+    zero by itself, which have ``loosed``, ``stopped`` or broken away (``breaks``),
+    the last two None without friction."""
 
     impact: Array
     impulse: Array
@@ -35,13 +37,14 @@ class Turn(NamedTuple):
 
 
 def keep_events(
-    record: ImpactRecord, kinds: tuple[str, ...], turn: Turn, pieces: Any, hold: Hold, began: Array, ends: tuple[Base, Base, Base],
-    substep: Array, args: Any,
+    record: ImpactRecord, kinds: tuple[str, ...], turn: Turn, pieces: Any, hold: Hold, began: Array,
+    ends: tuple[Base, Base, Base], substep: Array, args: Any,
 ) -> tuple[ImpactRecord, Array]:  # fmt: skip
-    """Adds the events of some ``kinds`` at the end of a trial to a record, in the order of the kinds and contacts; also returns status bits.
+    """Adds the events of some ``kinds`` at the end of a trial to a record, in the order of the kinds and contacts;
+    also returns status bits.
 
-    ``pieces``: the contacts that rub, where some do; ``began``: time at which the trial began; ``ends``: its base, its end, and the base from which the
-    motion goes on.
+    ``pieces``: the contacts that rub, where some do; ``began``: time at which the trial began; ``ends``: its base, its
+    end, and the base from which the motion goes on.
     """
     none = jnp.zeros((), jnp.int32)
     if kinds == (IMPACT,):

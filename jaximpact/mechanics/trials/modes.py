@@ -18,13 +18,14 @@ from .ways import beginning, headed, least_slip
 
 
 class Modes(NamedTuple):
-    """What contacts do between two events: the ``mode`` (m,) of each and the direction (m, k) in which it slips, ``way``; forces (m, 1 + k) near those
-    that act, ``force``; how far below zero the levels (3m + n,) may be by round-off, ``allowed``; whether forces are not unique, ``several`` ();
-    contacts (m,) that have ``jammed``, for which velocities jump at once; of those that slip, the ones (m,) that have no slip yet, as others hold them
-    while they are at the ``limit`` of static friction; and the ``piece`` of the force on which the motion is. In space, the tangents (m, 2, d) of the
-    components, ``frame``, and the slip (m, 1) at which a contact stops, ``floor``, negative where one begins to slip;
-    ``times`` (3,) by `ways.times_of`; and of a trial that is steered (`steering`) the ``angles`` (n, m), beginning and length, ``clock`` (2,). In the plane
-    these are empty."""
+    """What contacts do between two events: the ``mode`` (m,) of each and the direction (m, k) in which it slips,
+    ``way``; forces (m, 1 + k) near those that act, ``force``; how far below zero the levels (3m + n,) may be by
+    round-off, ``allowed``; whether forces are not unique, ``several`` (); contacts (m,) that have ``jammed``, for which
+    velocities jump at once; of those that slip, the ones (m,) that have no slip yet, as others hold them while they are
+    at the ``limit`` of static friction; and the ``piece`` of the force on which the motion is. In space, the tangents
+    (m, 2, d) of the components, ``frame``, and the slip (m, 1) at which a contact stops, ``floor``, negative where one
+    begins to slip; ``times`` (3,) by `ways.times_of`; and of a trial that is steered (`steering`) the ``angles`` (n,
+    m), beginning and length, ``clock`` (2,). In the plane these are empty."""
 
     mode: Array
     way: Array
@@ -84,7 +85,8 @@ class Modes(NamedTuple):
         )
 
     def onwards(self, place: Place, closed: Array, changed: Array, atol: Array, span: Array) -> Modes:
-        """Returns the modes with the ways and slips from which a trial begins at a `Place`; contacts that have not ``changed`` () go on."""
+        """Returns the modes with the ways and slips from which a trial begins at a `Place`;
+        contacts that have not ``changed`` () go on."""
         if self.way.shape[1] == 1:
             return self
         modes, cones = self.of(closed), at_limit(place, self.limit)
@@ -103,7 +105,8 @@ class Modes(NamedTuple):
         return self._replace(way=way, floor=frozen(jnp.where(slides, least, -least)))
 
     def of(self, closed: Array) -> FrictionInfo:
-        """Returns the modes as a contact problem takes them; contacts that are not ``closed`` (m,) or have jammed are open."""
+        """Returns the modes as a contact problem takes them; contacts that are not ``closed``
+        (m,) or have jammed are open."""
         return FrictionInfo(self.force[:, 1:], jnp.where(closed & ~self.jammed, self.mode, OPEN), self.way)
 
 

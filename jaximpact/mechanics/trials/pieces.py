@@ -1,9 +1,10 @@
 """A force that jumps or kinks, piece by piece: evaluated on one side of its switches until the motion reaches a border.
 
-A piece is the smooth function that a force is as long as its switches (comparisons, signs, ...; see `switches`) keep their sides. The level of a
-switch is a smooth function along the motion, positive on the side that is taken and zero on its border, as a gap is for a contact. Trials find
-borders as they find the surfaces that end a motion (`stops`). Where the forces of both sides push towards a border, the motion slides on it, under
-the convex combination of the two with which it stays there (Filippov).
+A piece is the smooth function that a force is as long as its switches (comparisons, signs, ...; see `switches`) keep
+their sides. The level of a switch is a smooth function along the motion, positive on the side that is taken and zero on
+its border, as a gap is for a contact. Trials find borders as they find the surfaces that end a motion (`stops`). Where
+the forces of both sides push towards a border, the motion slides on it, under the convex combination of the two with
+which it stays there (Filippov).
 
 References:
     A. F. Filippov, Differential Equations with Discontinuous Righthand Sides, Kluwer (1988).
@@ -40,15 +41,21 @@ from ..problem import Problem
 from ..status import Status, as_status
 from .trial import Hold, frozen, held
 
-MAX_LEVELS = 8  # largest number of levels that are located: with 8 a first answer takes 5 s, with 16, of a small network of relu, 18 s
+# largest number of levels that are located: with 8 a first answer takes 5 s, with 16, of a small network of relu, 18 s
+MAX_LEVELS = 8
 NEXT = 1e-6  # of the terms of a level: beyond it a level is not near zero
-FLAT = 10  # (d level/dt)^2 over level times its second rate, near a zero: 1.5 of a third power, 2 of a square; of a slope without end
-INSIDE = 64  # roundings of the terms of a stated surface's function: distance from the surface at which the force is safely on one side of it
+# (d level/dt)^2 over level times its second rate, near a zero: 1.5 of a third power, 2 of a square; of a slope without
+# end
+FLAT = 10
+# roundings of the terms of a stated surface's function: distance from the surface at which the force is safely on one
+# side of it
+INSIDE = 64
 Held = tuple[Array, Array, Array, Any]  # as `trial.held` gives
 
 
 def contact_velocities(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> Array:
-    """Returns what a problem gives of the relative velocities of contacts in one array: slips (m, k), or (m, 1 + k), normal components first."""
+    """Returns what a problem gives of the relative velocities of contacts in one array: slips (m, k), or (m, 1 + k),
+    normal components first."""
     normal, along = problem.contact_velocity(t, q, v, args)
     return along if normal is None else jnp.concatenate([normal[:, None], along], axis=1)
 
@@ -56,7 +63,8 @@ def contact_velocities(problem: Problem, t: Array, q: Array, v: Array, args: Any
 def switching(
     problem: Problem, t: Array, q: Array, v: Array, args: Any, reported: Mark = depends_on_place, levels: bool = False
 ) -> dict[str, Callable]:
-    """Returns the functions (t, q, v, args) of a problem that prescribe velocities, its joints and slips, which have switches, by name.
+    """Returns the functions (t, q, v, args) of a problem that prescribe velocities, its joints and slips,
+    which have switches, by name.
 
     ``reported``, ``levels``: which switches count, as of `Switches.of`.
     """
@@ -73,9 +81,10 @@ def switching(
 class Where(NamedTuple):
     """The piece of a force on which a motion is, carried in the state.
 
-    ``sides``: the side of each switch on which the force is taken; ``across``: the sides beyond their nearest borders; ``allowed`` (k,): how far
-    below zero levels may be by round-off; ``slides`` (n, n), for the n levels that depend on the velocity: in the row of a level on whose border the
-    motion slides, the mask of the levels that are zero on that border, as several levels may describe it; other rows are false. ``opposite`` (n, ...):
+    ``sides``: the side of each switch on which the force is taken; ``across``: the sides beyond their nearest borders;
+    ``allowed`` (k,): how far below zero levels may be by round-off; ``slides`` (n, n), for the n levels that depend on
+    the velocity: in the row of a level on whose border the motion slides, the mask of the levels that are zero on that
+    border, as several levels may describe it; other rows are false. ``opposite`` (n, ...):
     all sides across the border of each row.
     """
 
@@ -101,10 +110,13 @@ class Pieces:
         stated: slice of the levels of surfaces that the problem states.
         only_stated: whether the switches are those of these surfaces alone, with the force and the mass as they are.
         outlined: functions of these pieces that are compiled once for many calls, by name.
-        ends: slice of the levels beyond whose borders a piece is continued from inside: those stated, or all if a piece may not be finite there.
-        passes: mask of those of ``ends`` beyond whose borders the piece is finite, but for these borders themselves, as q/|q|.
+        ends: slice of the levels beyond whose borders a piece is continued from inside: those stated,
+            or all if a piece may not be finite there.
+        passes: mask of those of ``ends`` beyond whose borders the piece is finite, but for these borders themselves,
+            as q/|q|.
         cancels: whether derivatives of the force may be rounding next to a border (`Switches.cancels`).
-        pace: time scale (), velocity and acceleration (d,) of the motion, for how far inside a border such a force is evaluated; None if not known.
+        pace: time scale (), velocity and acceleration (d,) of the motion, for how far inside a border such a force is
+            evaluated; None if not known.
         prescribes: names of the functions with switches that prescribe velocities, among "joints" and "slip".
     """
 
@@ -121,7 +133,8 @@ class Pieces:
         self.problem, self.switches, self.only_stated = problem, switches, switches is stated
         self.prescribes = prescribes
         self.outlined: dict[str, Callable] = {}
-        # stated switches come first; among their sides those of the surfaces are last, after the switches inside the stated functions
+        # stated switches come first; among their sides those of the surfaces are last, after the switches inside the
+        # stated functions
         self._place = -1 if stated is None else len(jax.eval_shape(stated.sides, *operands)) - 1
         marks: list[int] = []
 
@@ -156,10 +169,12 @@ class Pieces:
         kinks: bool = True,
         prescribed: bool = False,
     ) -> Pieces | None:
-        """Finds the pieces of a problem's force for states of these shapes; None (decided at trace time) if it has no switch with levels.
+        """Finds the pieces of a problem's force for states of these shapes;
+        None (decided at trace time) if it has no switch with levels.
 
-        ``reported``: which switches count, by what they depend on; ``kinks``: whether those that only kink do; ``prescribed``: whether those of joints
-        and slip velocities do, on place and time. With more than MAX_LEVELS levels these are left out, or all but the stated switches.
+        ``reported``: which switches count, by what they depend on; ``kinks``: whether those that only kink do;
+        ``prescribed``: whether those of joints and slip velocities do, on place and time. With more than MAX_LEVELS
+        levels these are left out, or all but the stated switches.
         """
         at = t, q, v, args
         stated = stated_switches(problem, *at, reported, kinks)
@@ -181,10 +196,12 @@ class Pieces:
         return Where(sides, sides, jnp.zeros(self.count, q.dtype), jnp.zeros((n, n), bool), opposite)
 
     def moved_at_start(self, by: By | None, t: Array, q: Array, v: Array, args: Any) -> np.ndarray:
-        """Returns the mask (k,) of levels whose values at the start of a motion depend on what derivatives are taken by.
+        """Returns the mask (k,) of levels whose values at the start of a motion depend on
+        what derivatives are taken by.
 
-        Only on their borders a start may come to lie on the other side with other data. Where it is not known what derivatives are taken by, they
-        are the levels that are ``open``. It is decided from jaxprs, so that level * 0 depends on all that the level does.
+        Only on their borders a start may come to lie on the other side with other data. Where it is not known what
+        derivatives are taken by, they are the levels that are ``open``. It is decided from jaxprs, so that level * 0
+        depends on all that the level does.
         """
         if by is None:
             return self.open
@@ -202,7 +219,8 @@ class Pieces:
         return np.repeat(np.array(marks, bool), [math.prod(shape) for shape in self.shapes])
 
     def on(self, sides: Sides) -> Problem:
-        """Returns the problem whose force and mass are those of given sides, continued smoothly beyond their borders."""
+        """Returns the problem whose force and mass are those of given sides,
+        continued smoothly beyond their borders."""
         of = self.problem
         force, mass = self.functions(sides)
         left = of.switches
@@ -232,7 +250,8 @@ class Pieces:
         return values[len(values) - len(self.prescribes) + self.prescribes.index(name)]
 
     def bound(self, sides: Sides) -> Problem:
-        """Returns a problem with joints and slips on given sides, and the contacts; the problem itself where these have no switches."""
+        """Returns a problem with joints and slips on given sides, and the contacts;
+        the problem itself where these have no switches."""
         return self.on(sides) if self.prescribes else self.problem
 
     def held_on(self, sides: Sides, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any) -> Held:
@@ -250,7 +269,8 @@ class Pieces:
         return lambda t, q, v, args: frozen_at(t, q, v, args)[0], mass
 
     def prescribed_velocities(self, sides: Sides, t: Array, q: Array, v: Array, args: Any) -> Array:
-        """Returns the velocities (n,) that joints and slips with switches prescribe on given sides: with others the velocity v (d,) would jump."""
+        """Returns the velocities (n,) that joints and slips with switches prescribe on given sides: with others the
+        velocity v (d,) would jump."""
         if not self.prescribes:
             return jnp.zeros(0, q.dtype)
         along = lambda s: self._function_on("joints", sides, t + s, q + s * v, v, args)
@@ -259,8 +279,8 @@ class Pieces:
         return jnp.concatenate([of[name]() for name in self.prescribes])
 
     def continued(self, sides: Sides, force: Callable) -> Callable:
-        """Returns a force on given sides of the borders of ``ends``: ``force`` itself inside, and beyond a border its linear extrapolation from
-        inside; for ends that it ``passes`` that is so next to the border alone."""
+        """Returns a force on given sides of the borders of ``ends``: ``force`` itself inside, and beyond a border its
+        linear extrapolation from inside; for ends that it ``passes`` that is so next to the border alone."""
 
         def found(t: Array, q: Array, v: Array, args: Any) -> Array:
             d, fixed, eps = len(q), frozen(args), jnp.finfo(q.dtype).eps
@@ -294,7 +314,8 @@ class Pieces:
         return jnp.where(sides[self._place], 1, -1) * self.problem.switch_values(*operands)
 
     def status_of_sides(self, sides: Sides) -> Array:
-        """Returns NON_FINITE if one of the sides is infinite, as of floor(1/t) at t = 0: near such a state there are borders without end."""
+        """Returns NON_FINITE if one of the sides is infinite, as of floor(1/t) at t = 0:
+        near such a state there are borders without end."""
         infinite = [jnp.any(jnp.isinf(side)) for side in sides if jnp.issubdtype(side.dtype, jnp.floating)]
         return as_status(jnp.any(jnp.stack(infinite)), Status.NON_FINITE) if infinite else jnp.zeros((), jnp.int32)
 
@@ -311,7 +332,8 @@ class Pieces:
         return level, jnp.where(jnp.isfinite(rate), rate, 0)
 
     def vanishing(self, where: Where, crossed: Array, t: Array, q: Array, v: Array, a: Array, args: Any) -> Array:
-        """Returns CONTACTS_NOT_SOLVED if one of the levels ``crossed`` (k,) has no slope where the motion crosses its border, as q^3 at q = 0, ().
+        """Returns CONTACTS_NOT_SOLVED if one of the levels ``crossed`` (k,) has no slope where the motion crosses its
+        border, as q^3 at q = 0, ().
 
         The time of the crossing is then not found. a (d,): acceleration.
         """
@@ -342,10 +364,12 @@ class Pieces:
         return [jnp.where(there, across, side) for there, across, side in of]
 
     def beyond(self, where: Where, chosen: Array, *operands: Any) -> Sides:
-        """Returns the sides of `moved`, but evaluates switches anew, at ``operands`` (t, q, v, args), whose levels change with these sides.
+        """Returns the sides of `moved`, but evaluates switches anew, at ``operands`` (t, q, v, args),
+        whose levels change with these sides.
 
-        In a search in a table, for example, each comparison depends on the results of earlier ones; and of the chosen levels one may be zero on one
-        side only, as x - 1, the remainder of x between 1 and 2, whose sign is no other between 0 and 1.
+        In a search in a table, for example, each comparison depends on the results of earlier ones; and of the chosen
+        levels one may be zero on one side only, as x - 1, the remainder of x between 1 and 2,
+        whose sign is no other between 0 and 1.
         """
         t, q, v, args = operands
         sides = self.moved(where, chosen)
@@ -357,11 +381,13 @@ class Pieces:
         return self.switches.chosen([given | ~other for given, other in of], sides, *operands)
 
     def at_sides(self, where: Where, sides: Sides, *operands: Any) -> Where:
-        """Returns ``where`` with other sides, and those beyond their nearest borders at ``operands`` (t, q, v, args)."""
+        """Returns ``where`` with other sides, and those beyond their nearest borders at
+        ``operands`` (t, q, v, args)."""
         return where._replace(sides=sides, across=self.switches.measured(sides, *operands)[1])
 
     def across_slides(self, where: Where, *operands: Any) -> Where:
-        """Returns ``where`` with the sides ``opposite`` of its ``slides``, evaluated at ``operands`` (t, q, v, args)."""
+        """Returns ``where`` with the sides ``opposite`` of its ``slides``,
+        evaluated at ``operands`` (t, q, v, args)."""
         if len(self.steep) == 0:
             return where
         return where._replace(
@@ -369,7 +395,8 @@ class Pieces:
         )
 
     def all_levels(self, steep: Array) -> Array:
-        """Returns an array over all levels (k,) from the values ``steep`` (n,) of the levels of the velocity; false or zero for the others."""
+        """Returns an array over all levels (k,) from the values ``steep`` (n,) of the levels of the velocity;
+        false or zero for the others."""
         place = np.arange(self.count)[:, None] == self.steep[None, :]
         return (
             jnp.any(place & steep[None, :], axis=1)
@@ -378,17 +405,20 @@ class Pieces:
         )
 
     def accelerations(self, of: list[Sides], t: Array, q: Array, v: Array, closed: Array, args: Any) -> Array:
-        """Returns the accelerations (c, d) on each of c choices of sides, the list ``of``, with ``closed`` contacts (m,) kept closed."""
+        """Returns the accelerations (c, d) on each of c choices of sides, the list ``of``,
+        with ``closed`` contacts (m,) kept closed."""
         on = lambda sides: self.held_on(sides, t, q, v, closed, jnp.zeros_like(t), args)[0]
         return lax.map(on, jax.tree.map(lambda *x: jnp.stack(x), *of))  # compiled once
 
     # sliding
 
     def each(self, where: Where, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any) -> tuple:
-        """Returns the results (1 + n, ...) of `trial.held` on both sides of every border on which a motion slides; other arguments as there.
+        """Returns the results (1 + n, ...) of `trial.held` on both sides of every border on which a motion slides;
+        other arguments as there.
 
-        The first result is that on ``where.sides``; result 1 + i is that across the border of row i of ``where.slides``, zero if the row is empty.
-        Also returns the rates (1 + n, n) of the n levels that depend on the velocity, with the accelerations of each result.
+        The first result is that on ``where.sides``; result 1 + i is that across the border of row i of
+        ``where.slides``, zero if the row is empty. Also returns the rates (1 + n, n) of the n levels that depend on the
+        velocity, with the accelerations of each result.
         """
         every = [
             jnp.concatenate([side[None], others]) for side, others in zip(where.sides, where.opposite, strict=True)
@@ -406,7 +436,8 @@ class Pieces:
     def blend(
         self, where: Where, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any
     ) -> tuple[Held, Array]:
-        """Returns the result of `trial.held` for a motion that slides: the convex combination of both sides that keeps it on its borders.
+        """Returns the result of `trial.held` for a motion that slides:
+        the convex combination of both sides that keeps it on its borders.
 
         Also returns the weights (n,) of the sides across. Other arguments as of `trial.held`.
         """
@@ -416,7 +447,8 @@ class Pieces:
         return (a, force, frozen(push), joint_force), part
 
     def hold(self, where: Where) -> Hold:
-        """Returns the function that gives accelerations on the sides ``where``, sliding included, with the arguments and results of `trial.held`."""
+        """Returns the function that gives accelerations on the sides ``where``, sliding included, with the arguments
+        and results of `trial.held`."""
 
         def found(t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any) -> Held:
             if len(self.steep) == 0:
@@ -428,8 +460,8 @@ class Pieces:
     def watch(self, where: Where, closed: Array, slack: Array, args: Any) -> Callable:
         """Returns the function of (t, q, v, a) by which trials watch the borders: it gives levels and their rates (k,).
 
-        For a border on which the motion slides, x (1 - x) takes the place of the level, x being the weight of the force on the other side: it is
-        positive while the motion slides, and zero where it leaves the border to either side.
+        For a border on which the motion slides, x (1 - x) takes the place of the level, x being the weight of the force
+        on the other side: it is positive while the motion slides, and zero where it leaves the border to either side.
         """
 
         def watched(t: Array, q: Array, v: Array, a: Array) -> tuple[Array, Array]:
@@ -450,7 +482,8 @@ class Pieces:
         return watched
 
     def margins(self, where: Where, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any) -> Array:
-        """Returns x (1 - x), as in `watch`, for the levels on whose borders the motion slides, and zero for the others, (k,)."""
+        """Returns x (1 - x), as in `watch`, for the levels on whose borders the motion slides, and zero for the others,
+        (k,)."""
         part = self.blend(where, t, q, v, closed, slack, args)[1]
         return self.all_levels(jnp.where(jnp.any(where.slides, axis=1), part * (1 - part), 0))
 
@@ -459,7 +492,8 @@ class Pieces:
         return self.all_levels(jnp.any(where.slides, axis=0))
 
     def local(self, where: Where, t: Array, q: Array, v: Array, closed: Array, args: Any) -> Problem:
-        """Returns the problem whose force is that at a state: on the sides ``where``, or mixed of both sides where the motion slides on a border.
+        """Returns the problem whose force is that at a state: on the sides ``where``, or mixed of both sides where the
+        motion slides on a border.
 
         The weights of the mixture are constants for differentiation.
         """
@@ -468,12 +502,14 @@ class Pieces:
         return self.mixed(where, frozen(self.parts(where, t, q, v, closed, args)))
 
     def parts(self, where: Where, t: Array, q: Array, v: Array, closed: Array, args: Any) -> Array:
-        """Returns the weights (n,) of the sides across, as the second result of `blend`; zero for a motion that does not slide."""
+        """Returns the weights (n,) of the sides across, as the second result of `blend`;
+        zero for a motion that does not slide."""
         slides = lambda: self.blend(where, t, q, v, closed, jnp.zeros_like(t), args)[1]
         return lax.cond(jnp.any(where.slides), slides, lambda: jnp.zeros(len(self.steep), q.dtype))
 
     def mixed(self, where: Where, part: Array) -> Problem:
-        """Returns the problem with the mixed force of a motion that slides on borders; ``part`` (n,): weights of the forces across these."""
+        """Returns the problem with the mixed force of a motion that slides on borders; ``part`` (n,):
+        weights of the forces across these."""
         plain = self.on(where.sides)
 
         def force(t: Array, q: Array, v: Array, args: Any) -> Array:
@@ -484,7 +520,8 @@ class Pieces:
         return plain.replace(force=force)
 
     def put_back(self, where: Where, t: Array, q: Array, v: Array, closed: Array, args: Any) -> Array:
-        """Returns the velocity (d,) moved onto the borders on which the motion slides, along the differences of the accelerations of both sides."""
+        """Returns the velocity (d,) moved onto the borders on which the motion slides, along the differences of the
+        accelerations of both sides."""
         found, rates = self.each(where, t, q, v, closed, jnp.zeros_like(t), args)
         matrix = (rates[1:] - rates[:1]).T
         acting = jnp.any(where.slides, axis=1)

@@ -1,11 +1,12 @@
 """Error of a trial's derivatives, estimated by two directional derivatives along the trial.
 
-The error estimate of a trial holds for the motion, not for small changes of the motion. A pendulum at rest at its top, a mode
-that is not excited or a force whose amplitude is zero leave no trace in the motion, and substeps grow beyond what the linearised
-motion needs. The same Runge-Kutta step is therefore made with two tangents: one of the state, in a direction with no zero component, and one of
-the arguments from an unchanged state; and their errors are estimated as that of the motion is. The tangent by the arguments
-starts from zero in each trial: its error is compared with the change that the same change of forces has caused since the motion began, or within
-the time scale of the system's response where that is shorter.
+The error estimate of a trial holds for the motion, not for small changes of the motion. A pendulum at rest at its top,
+a mode that is not excited or a force whose amplitude is zero leave no trace in the motion, and substeps grow beyond
+what the linearised motion needs. The same Runge-Kutta step is therefore made with two tangents: one of the state, in a
+direction with no zero component, and one of the arguments from an unchanged state; and their errors are estimated as
+that of the motion is. The tangent by the arguments starts from zero in each trial: its error is compared with the
+change that the same change of forces has caused since the motion began, or within the time scale of the system's
+response where that is shorter.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ def error_of_changes(
     least: Array,
     since: Array,
 ) -> Array:
-    """Estimates the relative error () of the derivatives of a trial of length s with respect to its initial state and to args.
+    """Estimates the relative error () of the derivatives of a trial of length s with respect to
+    its initial state and to args.
 
     Args:
         rows: rows of the tableau, one per stage.
@@ -54,7 +56,8 @@ def error_of_changes(
     dq, dv = of_state * jnp.asarray(numbers[:1], q.dtype), of_state * jnp.asarray(numbers[1:], q.dtype) / s
 
     def change(t: Array, x: Array, y: Array, dx: Array, dy: Array, share: Array) -> Array:
-        """Returns the derivative (d,) of the acceleration at time t, position x and velocity y along changes dx, dy (d,) and a change of args.
+        """Returns the derivative (d,) of the acceleration at time t, position x and velocity y along changes dx, dy
+        (d,) and a change of args.
 
         The change of args is that of `generic_change` with ``share`` (), which is zero for the tangent by the state.
         """

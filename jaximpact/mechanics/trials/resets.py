@@ -1,6 +1,7 @@
 """Resets: jumps of the state where a motion crosses a surface that its problem states.
 
-The state before a reset carries the derivative of the crossing time, so that the state after it follows by the chain rule.
+The state before a reset carries the derivative of the crossing time, so that the state after
+it follows by the chain rule.
 """
 
 from __future__ import annotations
@@ -32,9 +33,11 @@ def cross_border(
     atol: Array,
     args: Any,
 ) -> tuple[Base, Array, Array]:
-    """Puts the end ``flown`` of a trial on the border of the level that has ``switched`` (k,), and applies the reset there if the problem states one.
+    """Puts the end ``flown`` of a trial on the border of the level that has ``switched`` (k,), and applies the reset
+    there if the problem states one.
 
-    The trial began at time t from ``base``; ``atol`` (): error of levels. Returns the base after both, whether there was a reset (), and status bits.
+    The trial began at time t from ``base``; ``atol`` (): error of levels. Returns the base after both, whether there
+    was a reset (), and status bits.
     """
     end, crossed = t + (flown.elapsed - base.elapsed), switched & ~pieces.slid(flown.where)
     at, met = meet_border(pieces, hold, switched, end, flown, substep, args)
@@ -46,10 +49,11 @@ def cross_border(
 def reset_at(
     pieces: Pieces, switched: Array, t: Array, flown: Base, atol: Array, args: Any
 ) -> tuple[Base, Array, Array]:
-    """Applies the reset of the surfaces that have ``switched`` (k,): returns the base after it, whether there was one (), and status bits.
+    """Applies the reset of the surfaces that have ``switched`` (k,): returns the base after it,
+    whether there was one (), and status bits.
 
-    Surfaces that are crossed at the same time reset the state one after the other, in the order of their numbers; the derivative is then
-    not defined. A contact that the reset has opened is no longer closed.
+    Surfaces that are crossed at the same time reset the state one after the other, in the order of their numbers; the
+    derivative is then not defined. A contact that the reset has opened is no longer closed.
     """
     where, problem, none = flown.where, pieces.problem, jnp.zeros((), jnp.int32)
     if problem.reset is None:
@@ -84,8 +88,9 @@ def state_behind(
 ) -> tuple[Array, Array, Array, Array]:
     """Applies the resets of the surfaces that are ``crossed`` (k,), one after the other.
 
-    Returns q, v (d,) after them; the ``closed`` contacts (m,) whose gaps and gap velocities are still zero, up to the two tolerances ``still``
-    (m,); and status bits. ``least``: height and time of the lowest flight between two resets that the scheme follows.
+    Returns q, v (d,) after them; the ``closed`` contacts (m,) whose gaps and gap velocities are still zero, up to the
+    two tolerances ``still`` (m,); and status bits. ``least``: height and time of the lowest flight between two
+    resets that the scheme follows.
     """
     before = q, v
     for k in range(len(crossed)):
@@ -101,9 +106,11 @@ def state_behind(
 def _accumulate(
     problem: Problem, crossed: Array, t: Array, before: tuple, after: tuple, least: tuple[Array, Array], args: Any
 ) -> Array:
-    """Tests whether a motion comes back to a ``crossed`` surface at once after a reset, so that resets follow each other without end, ().
+    """Tests whether a motion comes back to a ``crossed`` surface at once after a reset,
+    so that resets follow each other without end, ().
 
-    A reset says nothing of what happens then: a wall does, which is a gap. ``before``, ``after``: q and v (d,) at the reset; ``least``: as above.
+    A reset says nothing of what happens then: a wall does, which is a gap. ``before``, ``after``: q and v (d,) at the
+    reset; ``least``: as above.
     """
     t, before, after, (height, time), args = lax.stop_gradient((t, before, after, least, args))
 

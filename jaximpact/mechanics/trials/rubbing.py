@@ -1,8 +1,9 @@
-"""Contacts that rub in the trials of `EventDriven`: what they do is held over a trial, and ends where a level falls to zero.
+"""Contacts that rub in the trials of `EventDriven`: what they do is held over a trial,
+and ends where a level falls to zero.
 
-A contact that slips does so one way, until its slip vanishes; a contact that sticks does, until its force leaves the cone of static friction. Both
-are levels, found as the borders of a force in pieces are (`borders`). Behind each event Coulomb's law for accelerations says what contacts do, or, at
-an impact, that for velocities.
+A contact that slips does so one way, until its slip vanishes; a contact that sticks does, until its force leaves the
+cone of static friction. Both are levels, found as the borders of a force in pieces are (`borders`). Behind each event
+Coulomb's law for accelerations says what contacts do, or, at an impact, that for velocities.
 
 How slip in space turns and stops: `ways`.
 """
@@ -48,11 +49,13 @@ EDGE = 1e-6  # of a force or an acceleration: too small to decide whether a cont
 
 
 class RubbingContacts:
-    """The contacts of a problem with friction; its functions are those of `Pieces` for a force in pieces, with `Modes` in place of sides.
+    """The contacts of a problem with friction; its functions are those of `Pieces` for a force in pieces,
+    with `Modes` in place of sides.
 
-    The first 3m levels are the slips, along their directions, of contacts that slip, and then the rooms that forces leave to both sides of the cone of
-    static friction, of contacts that stick; 1 where a contact does neither. (Their product would have a double zero where a contact without tangential
-    force opens.) The others are those of the ``pieces`` of the force. ``by``: what derivatives are taken by, if known.
+    The first 3m levels are the slips, along their directions, of contacts that slip, and then the rooms that forces
+    leave to both sides of the cone of static friction, of contacts that stick; 1 where a contact does neither. (Their
+    product would have a double zero where a contact without tangential force opens.) The others are those of the
+    ``pieces`` of the force. ``by``: what derivatives are taken by, if known.
     """
 
     def __init__(self, pieces: Pieces, m: int, by: By | None) -> None:
@@ -79,7 +82,8 @@ class RubbingContacts:
         return InModes(self.pieces, where, held_in_modes)
 
     def start(self, h: Array, t: Array, q: Array, v: Array, args: Any) -> Modes:
-        """Returns the modes, of open contacts, and the sides with which a motion with steps h begins: on a border, those to which it goes."""
+        """Returns the modes, of open contacts, and the sides with which a motion with steps h begins: on a border,
+        those to which it goes."""
         further = BEGINS * jnp.finfo(q.dtype).eps * (jnp.abs(t) + h)
         piece = self.pieces.start(t + further, q + further * v, v, args)
         piece = self.pieces.at_sides(piece, piece.sides, *frozen((t, q, v, args)))
@@ -129,12 +133,14 @@ class RubbingContacts:
         return held_in_modes(place, where.facing(t, place), closed, slack)
 
     def longest(self, where: Modes) -> Array:
-        """Returns the length () of the longest trial: derivatives across a slip on a straight line are singular at its stop."""
+        """Returns the length () of the longest trial: derivatives across a slip on a straight
+        line are singular at its stop."""
         return jnp.min(SHARE * where.times[:1], initial=jnp.inf)
 
     def steer(self, base: Base, t: Array, s: Array, args: Any, stable: float) -> tuple[Base, Array | float]:
-        """Returns a base from which a trial of length s, at time t, is steered where its slips turn too fast for it (`steering`), and the time () for
-        which changes across them last, infinite if it is steered. ``stable``: how many such times a trial may take without."""
+        """Returns a base from which a trial of length s, at time t, is steered where its slips turn too fast for it
+        (`steering`), and the time () for which changes across them last, infinite if it is steered. ``stable``: how
+        many such times a trial may take without."""
         where, closed = base.where, base.closed
         if where.tangents is None:
             return base, jnp.inf
@@ -160,7 +166,8 @@ class RubbingContacts:
         return off / (tolerance.absolute + tolerance.relative * jnp.max(jnp.abs(frozen(base.v))))
 
     def hold(self, where: Modes) -> Hold:
-        """Returns the function that gives accelerations in these modes, with the arguments and results of `trial.held`; forces are (m, 1 + k)."""
+        """Returns the function that gives accelerations in these modes, with the arguments and results of `trial.held`;
+        forces are (m, 1 + k)."""
         return partial(self.held, where)
 
     def _levels_at(self, where: Modes, t: Array, q: Array, v: Array, closed: Array, args: Any) -> Array:
@@ -188,7 +195,8 @@ class RubbingContacts:
         return jnp.concatenate([slip, rooms, levels])
 
     def watch(self, where: Modes, closed: Array, slack: Array, args: Any) -> Callable:
-        """Returns the function of (t, q, v, a) by which trials watch the levels: it gives them and their rates (3m + k,)."""
+        """Returns the function of (t, q, v, a) by which trials watch the levels:
+        it gives them and their rates (3m + k,)."""
 
         def watched(t: Array, q: Array, v: Array, a: Array) -> tuple[Array, Array]:
             along = lambda s: self.levels(where, t + s, q + s * v, v + s * a, closed, args)
@@ -198,14 +206,16 @@ class RubbingContacts:
         return watched
 
     def slid(self, where: Modes) -> Array:
-        """Returns the mask (3m + k,) of levels whose times are searched to full accuracy: of sticking contacts, whose force does not jump."""
+        """Returns the mask (3m + k,) of levels whose times are searched to full accuracy: of sticking contacts,
+        whose force does not jump."""
         sticks = where.mode == STICK
         return jnp.concatenate([jnp.zeros_like(sticks), sticks, sticks, self.pieces.slid(where.piece)])
 
     def end(
         self, hold: Hold, switched: Array, t: Array, base: Base, flown: Base, substep: Array, atol: Array, args: Any
     ) -> tuple[Base, Array, Array]:
-        """As `resets.cross_border`, for the level that has ``switched`` (3m + k,): a border is crossed, or the mode of a contact ends."""
+        """As `resets.cross_border`, for the level that has ``switched`` (3m + k,): a border is crossed,
+        or the mode of a contact ends."""
         piece, end = flown.where.piece, t + (flown.elapsed - base.elapsed)
 
         def value(t: Array, q: Array, v: Array, args: Any) -> Array:
@@ -224,20 +234,23 @@ class RubbingContacts:
         return at._replace(where=flown.where), has, met | status
 
     def unresolved(self, s: Array, off: Array) -> Array:
-        """Returns the changes (3m + k,) of levels whose second rate is 1 that are not resolved in a trial of length s; ``off`` (): those of borders.
+        """Returns the changes (3m + k,) of levels whose second rate is 1 that are not resolved in a trial of length s;
+        ``off`` (): those of borders.
 
         A level of a contact that returns to zero within s is s^2 / 8 below it at most.
         """
         return jnp.where(jnp.arange(self.count) < 3 * self.m, jnp.minimum(off, s * s / 8), off)
 
     def status_of_trial(self, where: Modes, sight: Sight, touches: Array, off: Array) -> Array:
-        """Returns DERIVATIVE_EVENTS if in a trial a contact only just goes on to slip or to stick, or ends within a time ``off`` () of a change.
+        """Returns DERIVATIVE_EVENTS if in a trial a contact only just goes on to slip or to stick, or ends within a
+        time ``off`` () of a change.
 
         ``sight``: record of the levels; ``touches`` (3m + k,): those that touch zero at the end.
         """
         value, rate = sight.after
         near, m = jnp.abs(value) < off * jnp.abs(rate), 3 * self.m
-        # in the plane a contact whose force only just stays within the cone goes on as it does, unless breaking away makes the force jump
+        # in the plane a contact whose force only just stays within the cone goes on as it does, unless breaking away
+        # makes the force jump
         matters = ~self.slid(where) | (self.pieces.problem.static_friction is not None)
         ends = (touches | (near & (rate < 0))) & matters
         # whether the force jumps there is not looked at
@@ -260,14 +273,17 @@ def _forces(place: Place, where: Modes, closed: Array) -> Array:
 
 
 def _room(place: Place, force: Array) -> Array:
-    """Returns the room (m,) that forces (m, 1 + k) leave in the cone of static friction, mu N - |T|, as an acceleration."""
+    """Returns the room (m,) that forces (m, 1 + k) leave in the cone of static friction, mu N - |T|,
+    as an acceleration."""
     return frozen(place.cones.scales()) * (place.cones.at_rest * force[:, 0] - lengths(force[:, 1:]))
 
 
 def _rooms(place: Place, force: Array, near: Array) -> tuple[Array, Array]:
-    """Returns the rooms (m,) that forces (m, 1 + k) leave to both sides of the cone of static friction, mu N - T and mu N + T, as accelerations.
+    """Returns the rooms (m,) that forces (m, 1 + k) leave to both sides of the cone of static friction,
+    mu N - T and mu N + T, as accelerations.
 
-    In space there is one room, (mu N)^2 - |T|^2, smooth where T is zero too, divided by mu N + |T| of the forces ``near`` (m, 1 + k).
+    In space there is one room, (mu N)^2 - |T|^2, smooth where T is zero too,
+    divided by mu N + |T| of the forces ``near`` (m, 1 + k).
     """
     scale, limit = frozen(place.cones.scales()), place.cones.at_rest * force[:, 0]
     if force.shape[1] == 2:
@@ -288,9 +304,9 @@ def held_in_modes(place: Place, where: Modes, closed: Array, slack: Array) -> tu
 
 
 class Change(NamedTuple):
-    """What has happened at the end of a trial: masks (m,) of contacts that have opened, ``loosed``; whose slip has ``stopped``; that break away,
-    ``breaks``; that do not slip after an impact, ``rests``; whether there was an impact, ``struck`` (); and the levels (k,) whose borders the motion has
-    ``left`` after sliding on them."""
+    """What has happened at the end of a trial: masks (m,) of contacts that have opened, ``loosed``; whose slip has
+    ``stopped``; that break away, ``breaks``; that do not slip after an impact, ``rests``; whether there was an impact,
+    ``struck`` (); and the levels (k,) whose borders the motion has ``left`` after sliding on them."""
 
     loosed: Array
     stopped: Array
@@ -312,10 +328,11 @@ class Change(NamedTuple):
 def ends_of_modes(
     contacts: RubbingContacts, t: Array, flown: Base, v: Array, switched: Array, substep: Array, args: Any
 ) -> tuple[Array, Array]:
-    """Returns the masks (m,) of contacts whose slip stops at the end ``flown`` of a trial, where a level has ``switched`` (3m,), and that break away.
+    """Returns the masks (m,) of contacts whose slip stops at the end ``flown`` of a trial, where a level has
+    ``switched`` (3m,), and that break away.
 
-    Other levels that are zero at the same time, and fall, end too: of two contacts of one body that break away, the first is at its limit without slip
-    until the second is.
+    Other levels that are zero at the same time, and fall, end too: of two contacts of one body that break away, the
+    first is at its limit without slip until the second is.
     """
     where, m = frozen(flown.where), len(flown.closed)
 
@@ -331,10 +348,11 @@ def ends_of_modes(
 def status_of_ends(
     problem: Problem, event: Event, stopped: Array, breaks: Array, switched: Array, args: Any
 ) -> tuple[Array, Array]:
-    """Returns which contacts (m,) stopped at the same instant as another, or in space, and status bits where that leaves no derivative.
+    """Returns which contacts (m,) stopped at the same instant as another, or in space,
+    and status bits where that leaves no derivative.
 
-    Two contacts that stop, or break away, at one instant are harmless if no impulse passes from one to the other. If they are linked,
-    or if one breaks away where the force jumps, the status gets DERIVATIVE_EVENTS.
+    Two contacts that stop, or break away, at one instant are harmless if no impulse passes from one to the other. If
+    they are linked, or if one breaks away where the force jumps, the status gets DERIVATIVE_EVENTS.
     """
     m, none = len(stopped), jnp.zeros((), jnp.int32)
 
@@ -362,11 +380,11 @@ class _Decision(NamedTuple):
 
 
 def base_in_modes(
-    contacts: RubbingContacts, place: Place, t: Array, elapsed: Array, q: Array, v: Array, closed: Array, where: Modes, change: Change,
-    begins: Array, substep: Array, atol: Array, span: Array, args: Any,
+    contacts: RubbingContacts, place: Place, t: Array, elapsed: Array, q: Array, v: Array, closed: Array, where: Modes,
+    change: Change, begins: Array, substep: Array, atol: Array, span: Array, args: Any,
 ) -> tuple[Base, Array]:  # fmt: skip
-    """As `bases.base_at`, for contacts that rub, which were in the modes ``where``; after a ``change``, or where the motion ``begins`` (), Coulomb's
-    law says what they do."""
+    """As `bases.base_at`, for contacts that rub, which were in the modes ``where``; after a ``change``, or where the
+    motion ``begins`` (), Coulomb's law says what they do."""
     pieces, piece = contacts.pieces, where.piece
     where = where.turned(place)
     view = place.view
@@ -402,7 +420,8 @@ def base_in_modes(
 def _decide(
     place: Place, among: Array, where: Modes, change: Change, begins: Array, closed: Array, substep: Array, slack: Array
 ) -> _Decision:
-    """Decides what the contacts ``among`` (m,) do from a place on, by Coulomb's law for accelerations; ``closed`` (m,): those that were closed."""
+    """Decides what the contacts ``among`` (m,) do from a place on, by Coulomb's law for accelerations; ``closed`` (m,):
+    those that were closed."""
     place = frozen(place)
     moves = place.moving(substep)
     anew = change.struck | begins | ~closed
@@ -467,7 +486,8 @@ def _decide(
 
 
 def _on_edge(place: Place, closed: Array, found: Modes, towards: Array, accelerations: Array) -> Array:
-    """Tests whether a contact at rest only just sticks, or only just begins to slip, (): a small change of a force would change its mode."""
+    """Tests whether a contact at rest only just sticks, or only just begins to slip, (): a small change of a force
+    would change its mode."""
     room = _room(place, found.force)
     most = place.cones.scales() * place.cones.at_rest * found.force[:, 0]
     rests = closed & (place.cones.friction > 0) & ~jnp.any(towards != 0, axis=1)
@@ -477,14 +497,16 @@ def _on_edge(place: Place, closed: Array, found: Modes, towards: Array, accelera
 
 
 def strike_rubbing(
-    problem: Problem, law: ContactLaw, motion: Motion, slowest: Callable, event: Event, base: Base, stopped: tuple[Array, Array], breaks: Array,
-    shoved: Array, closed: Array, candidates: Array, near: Array, spread: Array | None,
+    problem: Problem, law: ContactLaw, motion: Motion, slowest: Callable, event: Event, base: Base,
+    stopped: tuple[Array, Array], breaks: Array, shoved: Array, closed: Array, candidates: Array, near: Array,
+    spread: Array | None,
 ) -> Collision:  # fmt: skip
-    """Puts contacts back onto their surfaces and applies the laws of impact, by `collide_rubbing`, at the end of a trial from ``base``.
+    """Puts contacts back onto their surfaces and applies the laws of impact, by `collide_rubbing`,
+    at the end of a trial from ``base``.
 
-    ``slowest``: function from magnitudes of gap accelerations (m,) to the lowest gap velocities (m,) that are resolved; ``stopped``: contacts (m,)
-    whose slip has vanished, and those of them (m,) that others have not taken along, which are brought to rest by themselves; ``shoved`` (m,):
-    contacts whose slip has jumped.
+    ``slowest``: function from magnitudes of gap accelerations (m,) to the lowest gap velocities (m,) that are resolved;
+    ``stopped``: contacts (m,) whose slip has vanished, and those of them (m,) that others have not taken along, which
+    are brought to rest by themselves; ``shoved`` (m,): contacts whose slip has jumped.
     """
     where, m = base.where, len(closed)
     normal = jnp.max(frozen(jnp.abs(event.contacts.velocity(base.a)) + event.contacts.velocity_terms(base.a)))

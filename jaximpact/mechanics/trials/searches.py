@@ -1,7 +1,7 @@
 """Searches for events: whether a trial is accepted, and which trial is made next.
 
-The time of an impact is found by Newton's method on gap and gap velocity, that of a release by regula falsi on the push of the contact that
-opens, and by bisection if the push jumps, as where a curved wall begins.
+The time of an impact is found by Newton's method on gap and gap velocity, that of a release by regula falsi on the push
+of the contact that opens, and by bisection if the push jumps, as where a curved wall begins.
 All numbers are constants for differentiation.
 """
 
@@ -27,10 +27,11 @@ SMOOTH = 12  # iterations in which regula falsi finds the root of a push that do
 class Search(NamedTuple):
     """Plan of the next trial, carried by the loop over trials.
 
-    Its length ``s`` () and purpose ``sought`` (STEPPING, IMPACT, ...); the ``substep`` () that the tolerance allows. For a search for an event: the
-    mask ``which`` (m,) of contacts that may have the event; the bracket of its time, from ``low`` () to ``high`` (), and the least push of all
-    closed contacts at both (``at_low``, ``at_high``); whether all closed contacts ``pushed`` at the end of the last trial; and the number of
-    iterations so far, ``turns``. With a force in pieces, the ``borders`` (k,) that may be crossed.
+    Its length ``s`` () and purpose ``sought`` (STEPPING, IMPACT, ...); the ``substep`` () that the tolerance allows.
+    For a search for an event: the mask ``which`` (m,) of contacts that may have the event; the bracket of its time,
+    from ``low`` () to ``high`` (), and the least push of all closed contacts at both (``at_low``, ``at_high``); whether
+    all closed contacts ``pushed`` at the end of the last trial; and the number of iterations so far, ``turns``. With a
+    force in pieces, the ``borders`` (k,) that may be crossed.
     """
 
     s: Array
@@ -49,7 +50,8 @@ class Search(NamedTuple):
 class Verdict(NamedTuple):
     """Decision on a trial: whether it is ``accepted`` (), and the plan ``search`` of the next one.
 
-    If it is accepted: masks of the contact whose ``impact`` (m,) ends it, and of the contacts that open at its end, ``loosed`` (m,).
+    If it is accepted: masks of the contact whose ``impact`` (m,) ends it, and of the contacts that open at its end,
+    ``loosed`` (m,).
     """
 
     accepted: Array
@@ -116,7 +118,8 @@ def decide_on_trial(
 
 
 def event_met(search: Search, verdict: Verdict, switched: Array | None, last: Array) -> Array:
-    """Returns the number () of the event that a trial has met or searched for; of the ``last`` one, where it did neither."""
+    """Returns the number () of the event that a trial has met or searched for; of the ``last`` one,
+    where it did neither."""
     met = verdict.impact | verdict.loosed | (search.which & (search.sought != STEPPING))
     if switched is not None:
         met = jnp.concatenate([met, switched | search.borders])
@@ -135,10 +138,11 @@ class _Newton(NamedTuple):
 def _newton(
     base: Base, search: Search, trial: Trial, s: Array, negative: Array, shortest: Array
 ) -> tuple[Array, Array, _Newton]:
-    """Makes one iteration of a search for the first impact: returns whether it has converged, the contact (m,) of the impact, and the next length.
+    """Makes one iteration of a search for the first impact: returns whether it has converged, the contact (m,) of the
+    impact, and the next length.
 
-    ``s``: length of the ``trial``; ``negative`` (m,): contacts whose gap is negative at its end; ``shortest`` (): the shortest trial that time
-    resolves.
+    ``s``: length of the ``trial``; ``negative`` (m,): contacts whose gap is negative at its end; ``shortest`` (): the
+    shortest trial that time resolves.
     """
     (_, began), (gap, rate) = trial.before, trial.after
     which = search.which | negative
@@ -155,11 +159,12 @@ def _newton(
 def safeguarded_newton(
     search: Search, s: Array, correction: Array, beyond: Array, shortest: Array, close: Array | float = CLOSE
 ) -> tuple[Array, _Newton]:
-    """Makes one safeguarded Newton iteration from a trial of length s: to s + ``correction``, or by bisection where that leaves the bracket.
+    """Makes one safeguarded Newton iteration from a trial of length s: to s + ``correction``,
+    or by bisection where that leaves the bracket.
 
-    ``beyond`` (): whether s is after the root. Returns whether the search has converged, and the next length and bracket. It has
-    converged if the correction is at most ``close`` times a substep, or the bracket as short as ``shortest`` (), the shortest trial that time
-    resolves.
+    ``beyond`` (): whether s is after the root. Returns whether the search has converged, and the next length and
+    bracket. It has converged if the correction is at most ``close`` times a substep, or the bracket as short as
+    ``shortest`` (), the shortest trial that time resolves.
     """
     low, high = jnp.where(beyond, search.low, s), jnp.where(beyond, s, search.high)
     found, spare = s + correction, NEAREST * search.high
@@ -171,10 +176,11 @@ def safeguarded_newton(
 
 
 class _Falsi(NamedTuple):
-    """Next trial length ``s`` of a search for a release, and the bracket of its time with the least pushes at its ends, as in `Search`.
+    """Next trial length ``s`` of a search for a release, and the bracket of its time with the least pushes at its ends,
+    as in `Search`.
 
-    ``start`` and ``least``: the least push of all closed contacts at the start and at the end of the last trial; ``first``: the fraction of that
-    trial to try if a search begins with it.
+    ``start`` and ``least``: the least push of all closed contacts at the start and at the end of the last trial;
+    ``first``: the fraction of that trial to try if a search begins with it.
     """
 
     s: Array
@@ -190,7 +196,8 @@ class _Falsi(NamedTuple):
 def _regula_falsi(base: Base, search: Search, trial: Trial, s: Array) -> tuple[Array, _Falsi]:
     """Makes one iteration of a search for the first release: returns whether it has converged, and the next length.
 
-    The iteration is the Illinois variant of regula falsi, for the least push of all closed contacts at the end of a ``trial`` of length s.
+    The iteration is the Illinois variant of regula falsi, for the least push of all closed contacts at the
+    end of a ``trial`` of length s.
     """
     of_least = lambda push: jnp.min(jnp.where(base.closed, push, jnp.inf), initial=jnp.inf)
     least = of_least(trial.push)
@@ -211,10 +218,11 @@ def _regula_falsi(base: Base, search: Search, trial: Trial, s: Array) -> tuple[A
 
 
 def _propose_substep(search: Search, error: Array, s: Array, fine: Array, stepping: Array, halvings: int) -> Array:
-    """Returns the substep () that the error of a trial of length s allows; a trial that was shortened for an event does not reduce it.
+    """Returns the substep () that the error of a trial of length s allows;
+    a trial that was shortened for an event does not reduce it.
 
-    ``fine`` (): whether the error is small enough; ``stepping`` (): whether the trial is no part of a search, during which the substep is kept;
-    ``halvings``: as in `Tableau`.
+    ``fine`` (): whether the error is small enough; ``stepping`` (): whether the trial is no part of a search, during
+    which the substep is kept; ``halvings``: as in `Tableau`.
     """
     root = jnp.maximum(error, 1e-12)
     for _ in range(halvings):

@@ -1,7 +1,9 @@
-"""Borders of the velocity beside contacts that rub: the force on both sides of a border, and along one on which the motion slides.
+"""Borders of the velocity beside contacts that rub: the force on both sides of a border,
+and along one on which the motion slides.
 
-With the modes of contacts given, their forces are linear in the force, so that a motion slides on a border under a convex combination of the forces of
-both sides, as without friction. Coulomb's law then decides on the modes under that combination; where these are others, that is told.
+With the modes of contacts given, their forces are linear in the force, so that a motion slides on a border under a
+convex combination of the forces of both sides, as without friction. Coulomb's law then decides on the modes under that
+combination; where these are others, that is told.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from .trial import frozen
 
 
 class InModes(Pieces):
-    """The pieces ``of`` a force with accelerations for contacts in known ``modes``; ``held`` gives these at a `Place`."""
+    """The pieces ``of`` a force with accelerations for contacts in known ``modes``;
+    ``held`` gives these at a `Place`."""
 
     def __init__(self, of: Pieces, modes: Modes, held: Any) -> None:
         vars(self).update(vars(of))
@@ -41,8 +44,8 @@ class InModes(Pieces):
 
 
 def status_of_modes(before: Modes, after: Modes, closed: Array) -> Array:
-    """Returns EVENTS_UNRESOLVED if contacts are in other modes under the force with which a motion slides on borders than those by which its sides were
-    chosen."""
+    """Returns EVENTS_UNRESOLVED if contacts are in other modes under the force with which a motion slides on borders
+    than those by which its sides were chosen."""
     old, new = before.of(closed), after.of(closed)
     turns = (old.mode == SLIP) & (jnp.sum(old.direction * new.direction, axis=1) < 0.5)
     return as_status(

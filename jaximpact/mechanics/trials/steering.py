@@ -1,9 +1,11 @@
 """Directions of slow slip in space over a trial of `EventDriven`, where they turn too fast to be followed.
 
-A slip s in space has the direction s / |s|, and changes across it decay in the time |s| / (mu N), in units of acceleration. Where this is short, as after a
-contact has broken away, whose slip then grows with the square of time, substeps would be as short. But the direction itself is smooth: it is the one
-along which the slip goes. So it is found before the trial, as a polynomial of time whose slip has its direction at the nodes of Radau's method
-(E. Hairer, G. Wanner, Solving Ordinary Differential Equations II, Springer (1996), IV.5), and the trial has a force that is known, and not stiff.
+A slip s in space has the direction s / |s|, and changes across it decay in the time |s| / (mu N), in units of
+acceleration. Where this is short, as after a contact has broken away, whose slip then grows with the square of time,
+substeps would be as short. But the direction itself is smooth: it is the one along which the slip goes. So it is found
+before the trial, as a polynomial of time whose slip has its direction at the nodes of Radau's method (E. Hairer, G.
+Wanner, Solving Ordinary Differential Equations II, Springer (1996), IV.5), and the trial has a force
+that is known, and not stiff.
 """
 
 from __future__ import annotations
@@ -22,12 +24,15 @@ from ...jaxtools.tables import table
 
 frozen = lax.stop_gradient
 NODES = 5
-TIMES = 8  # iterations: each is a Newton step for the directions, and gains a factor of the trial's length for the rest of the state
+# iterations: each is a Newton step for the directions, and gains a factor of the trial's length for the rest of the
+# state
+TIMES = 8
 
 
 class Rules(NamedTuple):
-    """Nodes (k,) of Radau's method in (0, 1]; weights (k, k) of integrals up to each node; the coefficients (k, k) of the powers 1 to k of the polynomial
-    through zero and values at the nodes; and the weights (k,) of the change that the last node makes at 1."""
+    """Nodes (k,) of Radau's method in (0, 1]; weights (k, k) of integrals up to each node; the coefficients (k, k) of
+    the powers 1 to k of the polynomial through zero and values at the nodes; and the weights (k,) of the change that
+    the last node makes at 1."""
 
     nodes: np.ndarray
     integrals: np.ndarray
@@ -68,9 +73,11 @@ class Node(NamedTuple):
 
 
 def steered(node: Callable[..., Node], way: Array, slips: Array, t: Array, base: Any, s: Array) -> Array:
-    """Returns the angles (k, m) at the nodes by which contacts that slip, ``slips`` (m,), have turned from their ways (m, 2) in a trial of length s.
+    """Returns the angles (k, m) at the nodes by which contacts that slip, ``slips`` (m,), have turned from their ways
+    (m, 2) in a trial of length s.
 
-    ``node``: function of time, position, velocity and ways (m, 2) to a `Node`; ``base``: where the trial begins, at time t.
+    ``node``: function of time, position, velocity and ways (m, 2) to a `Node`; ``base``: where the trial begins,
+    at time t.
     """
     of, (m, _) = rules(), way.shape
     nodes, integrals = (table(x, s.dtype) for x in (of.nodes, of.integrals))
@@ -109,5 +116,6 @@ def angles_at(angles: Array, x: Array) -> Array:
 
 
 def unsure(angles: Array) -> Array:
-    """Returns an estimate of the error of the angles (m,) at the end of a trial: by how much they change if the last node is left out."""
+    """Returns an estimate of the error of the angles (m,) at the end of a trial:
+    by how much they change if the last node is left out."""
     return jnp.abs(table(rules().change, angles.dtype) @ angles)

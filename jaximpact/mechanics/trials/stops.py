@@ -1,7 +1,8 @@
 """Surfaces at which a motion ends: how a trial watches one, and how the time at which it is reached is found.
 
-Along the motion a surface is a function of time, taken with the sign that makes it positive before the surface is reached, as a gap is.
-It is evaluated in every stage, so that the error estimate of a trial includes that of the function.
+Along the motion a surface is a function of time, taken with the sign that makes it positive before the surface is
+reached, as a gap is. It is evaluated in every stage, so that the error estimate of a trial
+includes that of the function.
 """
 
 from __future__ import annotations
@@ -27,15 +28,17 @@ NEAR_START = 16  # roundings of time, within which of a surface a motion counts 
 
 @dataclass(frozen=True)
 class Until:
-    """Where a motion ends, for ``until=``: where a function (t, q, v, args) -> () changes its sign; or `at_rest`, or `jammed`.
+    """Where a motion ends, for ``until=``: where a function (t, q, v, args) -> () changes its sign; or `at_rest`,
+    or `jammed`.
 
-    The end at such a surface is located to the order of the scheme, and its time and state have the derivative of the motion. A motion that starts on
-    the surface leaves it first. The gap of a contact becomes zero just before the impact, and the motion ends there; if an impact changes the sign of
-    a function of the velocity, the motion ends just after the impact.
+    The end at such a surface is located to the order of the scheme, and its time and state have the derivative of the
+    motion. A motion that starts on the surface leaves it first. The gap of a contact becomes zero just before the
+    impact, and the motion ends there; if an impact changes the sign of a function of the velocity,
+    the motion ends just after the impact.
 
     Attributes:
-        function: the function, along the motion as smooth as the force. If it jumps, the end is found, but its time has no derivative
-            (DERIVATIVE_JUMP); if it stays zero, as the gap of a lasting contact, it changes no sign.
+        function: the function, along the motion as smooth as the force. If it jumps, the end is found, but its time has
+            no derivative (DERIVATIVE_JUMP); if it stays zero, as the gap of a lasting contact, it changes no sign.
         direction: 1 for changes from negative to positive only, -1 for those from positive to negative, 0 for both.
         number: at which of these changes the motion ends, 1 for the first.
         contact: set by `Until.impact`: the contact whose impacts are counted instead of changes of sign.
@@ -48,51 +51,60 @@ class Until:
 
     @classmethod
     def impact(cls, contact: int | str = 0, number: int = 1) -> Until:
-        """Ends the motion just before an impact of a contact, given by its number or name: the first, or the one of a ``number``.
+        """Ends the motion just before an impact of a contact, given by its number or name: the first,
+        or the one of a ``number``.
 
-        In an accumulation of impacts the scheme makes finitely many of them; if there are fewer than ``number``, the motion goes on to t1.
+        In an accumulation of impacts the scheme makes finitely many of them; if there are fewer than ``number``,
+        the motion goes on to t1.
         """
         return cls(Gap(contact), -1, number, contact)
 
     @classmethod
     def apex(cls, coordinate: int | str = 0, number: int = 1) -> Until:
-        """Ends the motion where a coordinate, given by its number or name, has a maximum: where its velocity changes from positive to negative."""
+        """Ends the motion where a coordinate, given by its number or name, has a maximum: where its velocity changes
+        from positive to negative."""
         return cls(Speed(coordinate), -1, number)
 
     @classmethod
     def section(cls, function: Callable, direction: int = 1, number: int = 1) -> Until:
-        """Ends the motion where it crosses the section on which a function (t, q, v, args) -> () is zero; a start on it does not count."""
+        """Ends the motion where it crosses the section on which a function (t, q, v, args) -> () is zero;
+        a start on it does not count."""
         return cls(function, direction, number)
 
     @classmethod
     def at_rest(cls, speed: float, time: float | None = None) -> Until:
-        """Ends the motion when for a ``time`` nothing has been faster than ``speed``, nor had an acceleration above ``speed``/``time``.
+        """Ends the motion when for a ``time`` nothing has been faster than ``speed``,
+        nor had an acceleration above ``speed``/``time``.
 
-        This is tested at the ends of steps, with every scheme but `EventCorrected` and `EventDriven`, for one motion, ensembles, studies and
-        `study.Run`. No steps are made after the end, which is the end of a step and has no derivative.
+        This is tested at the ends of steps, with every scheme but `EventCorrected` and `EventDriven`, for one motion,
+        ensembles, studies and `study.Run`. No steps are made after the end,
+        which is the end of a step and has no derivative.
 
         Args:
-            speed: for a body the speed of its kinetic energy T, sqrt(2 T / m), rotation included [m/s]; for other problems |v_i| of every coordinate,
-                in its unit.
-            time: by default ten steps, or the time in which the forces without contacts would give a hundred times that speed, if that is more: a
-                body that turns round in flight is not at rest, and at the end accelerations are at most a hundredth of those by these forces [s].
+            speed: for a body the speed of its kinetic energy T, sqrt(2 T / m), rotation included [m/s]; for other
+                problems |v_i| of every coordinate, in its unit.
+            time: by default ten steps, or the time in which the forces without contacts would give a hundred times that
+                speed, if that is more: a body that turns round in flight is not at rest, and at the end accelerations
+                are at most a hundredth of those by these forces [s].
         """
         return cls(AtRest(speed, time))
 
     @classmethod
     def jammed(cls, balance: float = 1e-2, needed: int | None = None) -> Until:
-        """Ends the motion before the step in which listed bodies that grow, or are pressed by moving walls, would jam; tested at the ends of steps.
+        """Ends the motion before the step in which listed bodies that grow, or are pressed by moving walls, would jam;
+        tested at the ends of steps.
 
-        In that step contact forces balance each other, at as many contacts as are needed to hold all bodies but rattlers: a self-stress, so that no
-        velocities open all contacts (Farkas). In a periodic box without friction these are space (N - 1) + 1 contacts of N bodies in ``space``
-        dimensions (Goodrich, Liu, Nagel, Phys. Rev. Lett. 109, 095704 (2012)). The row at the end has positions from before the step, and the
-        impulses of the step, of which only the ratios are meaningful.
+        In that step contact forces balance each other, at as many contacts as are needed to hold all bodies but
+        rattlers: a self-stress, so that no velocities open all contacts (Farkas). In a periodic box without friction
+        these are space (N - 1) + 1 contacts of N bodies in ``space`` dimensions (Goodrich, Liu, Nagel, Phys. Rev. Lett.
+        109, 095704 (2012)). The row at the end has positions from before the step, and the impulses of the step, of
+        which only the ratios are meaningful.
 
         Args:
-            balance: ratio of the root mean squares of the net force on a body and of the contact forces (Ng, J. Eng. Mech. 132 (2006)), below which
-                forces count as balanced.
-            needed: number of contacts that hold a body, as in `analysis.packing`; by default the dimensions of space + 1, with friction the
-                dimensions.
+            balance: ratio of the root mean squares of the net force on a body and of the contact forces (Ng, J. Eng.
+                Mech. 132 (2006)), below which forces count as balanced.
+            needed: number of contacts that hold a body, as in `analysis.packing`; by default the dimensions of space +
+                1, with friction the dimensions.
         """
         return cls(Jammed(balance, needed))
 
@@ -103,7 +115,8 @@ class Until:
 
     @classmethod
     def of(cls, until: Any) -> Until | None:
-        """Returns an `Until` as it is, or makes one from a function; None for None, TypeError or ValueError for anything else."""
+        """Returns an `Until` as it is, or makes one from a function; None for None,
+        TypeError or ValueError for anything else."""
         if until is None:
             return None
         found = until if isinstance(until, cls) else cls(until)
@@ -117,7 +130,8 @@ class Until:
         return found
 
     def of_problem(self, problem: Problem, t: Any, q: Any, args: Any) -> Until:
-        """Returns a copy with the contact or coordinate as a number; ValueError if the problem has none of that name or number."""
+        """Returns a copy with the contact or coordinate as a number; ValueError if the problem has
+        none of that name or number."""
         if isinstance(self.function, Gap):
             place = _place("contact", self.function.contact, problem.contacts, problem.count(t, q, args))
             return replace(self, function=Gap(place, problem.constraints), contact=place)
@@ -136,7 +150,8 @@ class Until:
         return jax.jvp(along, (jnp.zeros_like(t),), (jnp.ones_like(t),))
 
     def counts(self, side: Array) -> Array:
-        """Tests whether a change of sign from a ``side``, -1 or 1, to the other has the ``direction`` that counts, ()."""
+        """Tests whether a change of sign from a ``side``, -1 or 1, to the other has the ``direction`` that counts,
+        ()."""
         return side != 0 if self.direction == 0 else side == -self.direction
 
 
@@ -175,8 +190,9 @@ def _place(kind: str, given: Any, names: tuple[str, ...] | None, count: int) -> 
 class Stop(NamedTuple):
     """What is known of the end of a motion at a surface, carried in the state.
 
-    The ``side`` of the surface on which the motion is: the sign -1 or 1 of the function of `Until`, 0 while that is unknown. The ``time`` at which
-    the motion has stopped, infinity before. For `Until.number` above 1, how many changes of sign or impacts are ``left``, with the one that ends it.
+    The ``side`` of the surface on which the motion is: the sign -1 or 1 of the function of `Until`, 0 while that is
+    unknown. The ``time`` at which the motion has stopped, infinity before. For `Until.number` above 1, how many changes
+    of sign or impacts are ``left``, with the one that ends it.
     """
 
     side: Array
@@ -190,7 +206,8 @@ class Stop(NamedTuple):
 
     @classmethod
     def start(cls, until: Until, t: Array, q: Array, v: Array, a: Array, h: Array, args: Any) -> Stop:
-        """Makes this record at the start of a motion; if that lies on the surface, the side is the one to which the motion goes."""
+        """Makes this record at the start of a motion; if that lies on the surface,
+        the side is the one to which the motion goes."""
         value, rate = frozen(until.rates(t, q, v, a, args))
         spare = NEAR_START * jnp.finfo(q.dtype).eps * (jnp.abs(t) + h)
         side = jnp.sign(jnp.where(jnp.abs(value) <= spare * jnp.abs(rate), rate, value))
@@ -214,11 +231,13 @@ class Stop(NamedTuple):
         struck: Array,
         reset: Array,
     ) -> Stop:
-        """Returns the record for the state (t, q, v) from which the motion goes on after a trial and the events at its end.
+        """Returns the record for the state (t, q, v) from which the motion goes on after a
+        trial and the events at its end.
 
-        ``sight``: values of the function of the surface at the start and the end of the trial, before these events; ``stops`` (): whether the trial
-        has ended on the surface, and the motion with it; ``struck`` (m,): contacts that had an impact at the end of the trial; ``reset`` (): whether
-        there was a reset there. An impact or a reset makes the state jump; if the function changes its sign by that, the change counts too.
+        ``sight``: values of the function of the surface at the start and the end of the trial, before these events;
+        ``stops`` (): whether the trial has ended on the surface, and the motion with it; ``struck`` (m,): contacts that
+        had an impact at the end of the trial; ``reset`` (): whether there was a reset there. An impact or a reset makes
+        the state jump; if the function changes its sign by that, the change counts too.
         """
         side = jnp.sign(frozen(until.value(t, q, v, args)))
         crossed = sight.after[0] < 0
@@ -239,7 +258,8 @@ class Stop(NamedTuple):
 
 
 def surface_to_watch(until: Until | None, stop: Stop | None, args: Any) -> Callable | None:
-    """Returns the function (t, q, v, a) -> (value, rate) by which trials watch the surface that ends the motion; None without one.
+    """Returns the function (t, q, v, a) -> (value, rate) by which trials watch the surface that ends the motion;
+    None without one.
 
     The value is positive before the surface is reached; a (d,) is the acceleration.
     """
@@ -256,10 +276,11 @@ def surface_to_watch(until: Until | None, stop: Stop | None, args: Any) -> Calla
 def check_surface(
     until: Until, stop: Stop, search: Search, verdict: Verdict, trial: Trial, s: Array, shortest: Array
 ) -> tuple[Verdict, Array]:
-    """Changes the verdict on a trial of length s that may have crossed the surface; also returns whether the motion ends with the trial, ().
+    """Changes the verdict on a trial of length s that may have crossed the surface;
+    also returns whether the motion ends with the trial, ().
 
-    ``search``: the plan of this trial; ``shortest`` (): the shortest trial that time resolves. If a trial that would be accepted has crossed the
-    surface, a search for the time of crossing begins.
+    ``search``: the plan of this trial; ``shortest`` (): the shortest trial that time resolves. If a trial that would be
+    accepted has crossed the surface, a search for the time of crossing begins.
     """
     sight: Any = trial.sight
     (value, rate), struck = sight.after, jnp.any(verdict.impact)
@@ -299,16 +320,19 @@ def check_surface(
 def move_to_zero(
     hold: Callable[..., Any], value: Callable[..., Array], t: Array, flown: Base, substep: Array, args: Any
 ) -> tuple[Base, Array]:
-    """Moves the end ``flown`` of a trial, at time t, along the motion to where a function ``value(t, q, v, args)`` is zero; also returns status bits.
+    """Moves the end ``flown`` of a trial, at time t, along the motion to where a function ``value(t, q, v, args)`` is
+    zero; also returns status bits.
 
-    A search has made the time of that move almost zero; it carries the derivative of the time at which the function is zero. The motion is a Taylor
-    polynomial of third order, with accelerations by ``hold`` (`trial.held`), so that second derivatives are those of the motion. If the move takes
-    longer than a small fraction of ``substep`` (), the function jumps: the end is not moved, and the status is DERIVATIVE_JUMP.
+    A search has made the time of that move almost zero; it carries the derivative of the time at which the function is
+    zero. The motion is a Taylor polynomial of third order, with accelerations by ``hold`` (`trial.held`), so that
+    second derivatives are those of the motion. If the move takes longer than a small fraction of ``substep`` (), the
+    function jumps: the end is not moved, and the status is DERIVATIVE_JUMP.
     """
     q, v, a = flown.q, flown.v, flown.a
     force = lambda s: hold(t + s, q + s * v, v + s * a, flown.closed, flown.slack, args)[0]
     zero = jnp.zeros_like(t)
-    # frozen: max(q, 0)^(3/2) has no second derivative on its border, and the two first derivatives of the move need none
+    # frozen: max(q, 0)^(3/2) has no second derivative on its border, and the two first derivatives of the move need
+    # none
     jerk = frozen(jax.jvp(force, (zero,), (jnp.ones_like(t),))[1])
     # a force like sqrt(max(q, 0)) has no finite slope there; the move is too short for values to need it
     jerk = jnp.where(jnp.isfinite(jerk), jerk, 0)

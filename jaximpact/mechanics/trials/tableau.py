@@ -1,4 +1,5 @@
-"""Explicit Runge-Kutta methods with an error estimate, in the form of Nystrom for q'' = a(t, q, v): only accelerations are kept.
+"""Explicit Runge-Kutta methods with an error estimate, in the form of Nystrom for q'' = a(t, q, v):
+only accelerations are kept.
 
     v_i = v + s sum_j a_ij A_j,     q_i = q + s (c_i v + s sum_j (a a)_ij A_j),     A_i = a(t + c_i s, q_i, v_i)
 
@@ -25,8 +26,8 @@ from ...jaxtools.linalg import nonzero
 class Rows(NamedTuple):
     """A `Tableau` as arrays over its k + 1 stages, for a scan in which the newest acceleration comes first.
 
-    For each stage: ``node`` c_i; coefficients ``velocity`` and ``position`` (k + 1,) of the accelerations so far; the weights of its own
-    acceleration in the ``errors`` (n,), and in the new velocity (``weight``).
+    For each stage: ``node`` c_i; coefficients ``velocity`` and ``position`` (k + 1,) of the accelerations so far; the
+    weights of its own acceleration in the ``errors`` (n,), and in the new velocity (``weight``).
     """
 
     node: np.ndarray
@@ -45,7 +46,8 @@ class Tableau:
         velocity: coefficients a_ij (k + 1, k + 1), whose last row are the weights of the new state.
         position: the same (k + 1, k + 1) for positions, (a a)_ij but for order 2.
         nodes: the c_i (k + 1,).
-        errors: weights (n, k + 1) of the accelerations in the n error estimates of velocities; two estimates are combined as in DOP853.
+        errors: weights (n, k + 1) of the accelerations in the n error estimates of velocities;
+            two estimates are combined as in DOP853.
         halvings: the error of a step is proportional to its length to the power of 2^halvings.
         stable: times of decay of a part of the motion, which a step may take without harm to others.
 
@@ -67,7 +69,8 @@ class Tableau:
 
     @property
     def position_errors(self) -> np.ndarray:
-        """Weights (n, k + 1) of the accelerations in the error estimates of positions, by way of the velocities of the stages."""
+        """Weights (n, k + 1) of the accelerations in the error estimates of positions,
+        by way of the velocities of the stages."""
         return self.errors @ self.velocity
 
     def rows(self) -> Rows:
@@ -81,8 +84,9 @@ class Tableau:
 def estimate(errors: Array) -> Array:
     """Combines the n error estimates (n, ...) of numbers into one error (...) for each.
 
-    Each number is treated by itself. A mean over all numbers would allow one of them a larger error the more others are at rest, and DOP853's
-    combination of two norms would mix the low-order estimate of one number with the high-order estimate of another.
+    Each number is treated by itself. A mean over all numbers would allow one of them a larger error the more others are
+    at rest, and DOP853's combination of two norms would mix the low-order estimate of one number with the
+    high-order estimate of another.
     """
     if len(errors) == 1:
         return jnp.abs(errors[0])
@@ -98,8 +102,8 @@ def _tableau(
     halvings: int,
     positions: Sequence[Mapping[int, float]] = (),
 ) -> Tableau:
-    """Makes a tableau from the coefficients of the stages after the first, the last of which is the new state; those of ``positions`` are by default
-    the products of these."""
+    """Makes a tableau from the coefficients of the stages after the first, the last of which is the new state; those of
+    ``positions`` are by default the products of these."""
     count = len(rows) + 1
     dense = lambda rows: np.array([[row.get(j, 0.0) for j in range(count)] for row in rows]).reshape(-1, count)
     velocity = dense(({}, *rows))

@@ -17,10 +17,12 @@ from .trial import Base
 class StepTotals(NamedTuple):
     """What is to be reported of a step, summed over its trials so far.
 
-    Impulses (m,) and contacts with an impact, ``met`` (m,); ``residual`` () of the impact law; time of the ``latest`` impact; the number of
-    ``trials``; status bits; the ``record`` of the first impacts and the ``stop`` as in `DrivenState`; the report on the ``joints``; and the sum of the
-    ``error`` () of accepted trials, in units of the tolerance. Where derivatives are asked for, the error ``until`` () the step began, and the error
-    ``spread`` () of the time of the latest impact; else None. The number ``near`` () of the last event that trials met or sought (`status.event_name`).
+    Impulses (m,) and contacts with an impact, ``met`` (m,); ``residual`` () of the impact law; time of the ``latest``
+    impact; the number of ``trials``; status bits; the ``record`` of the first impacts and the ``stop`` as in
+    `DrivenState`; the report on the ``joints``; and the sum of the ``error`` () of accepted trials, in units of the
+    tolerance. Where derivatives are asked for, the error ``until`` () the step began, and the error ``spread`` () of
+    the time of the latest impact; else None. The number ``near`` () of the last event that trials met or
+    sought (`status.event_name`).
     """
 
     impulse: Array
@@ -42,8 +44,8 @@ class StepTotals(NamedTuple):
     ) -> StepTotals:
         """Returns the totals with those of a collision: impulses, residual, error and status bits.
 
-        ``flown``: the end of the trial before it; ``delay`` (): how much later the collision is, at time t; ``jolt`` (j,): the impulse of the joints
-        before it; ``spread`` (m,): errors of the times of impacts.
+        ``flown``: the end of the trial before it; ``delay`` (): how much later the collision is, at time t; ``jolt``
+        (j,): the impulse of the joints before it; ``spread`` (m,): errors of the times of impacts.
         """
         hit, joints = jnp.any(found.impact), add_late_impulse(self.joints, delay, flown)
         return self._replace(
@@ -60,13 +62,15 @@ class StepTotals(NamedTuple):
 
 
 def add_joint_impulse(told: JointInfo, impulse: Array, residual: Array | None = None) -> JointInfo:
-    """Adds the ``impulse`` (j,) of the joints in a trial, and the ``residual`` |c| (j,) after it, to their report ``told``."""
+    """Adds the ``impulse`` (j,) of the joints in a trial, and the ``residual`` |c| (j,) after it,
+    to their report ``told``."""
     left = told.residual if residual is None else jnp.maximum(told.residual, residual)
     return JointInfo(told.impulse + impulse, left)
 
 
 def add_late_impulse(told: JointInfo, delay: Array, flown: Base) -> JointInfo:
-    """Adds the joints' impulse between the end ``flown`` of a trial and an event a ``delay`` () later to their report ``told``.
+    """Adds the joints' impulse between the end ``flown`` of a trial and an event a ``delay`` ()
+    later to their report ``told``.
 
     The delay is zero in value up to the search's tolerance, and has the derivative of the event's time.
     """
@@ -74,7 +78,8 @@ def add_late_impulse(told: JointInfo, delay: Array, flown: Base) -> JointInfo:
 
 
 def latest_spread(last: Array | None, spread: Array | None, impact: Array) -> Array | None:
-    """Returns the error () of the time of the latest impact, with ``spread`` (m,) of those of an ``impact`` (m,); ``last`` () before it."""
+    """Returns the error () of the time of the latest impact, with ``spread`` (m,) of those of an ``impact`` (m,);
+    ``last`` () before it."""
     if spread is None or last is None:
         return None
     return jnp.where(jnp.any(impact), jnp.max(jnp.where(impact, spread, 0)), last)

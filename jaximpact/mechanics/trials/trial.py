@@ -1,7 +1,7 @@
 """A trial: one Runge-Kutta step of any length, its error estimate, and the gaps and contact forces in its stages.
 
-The stages are the iterations of one loop, so that force and contacts are traced once, whatever the method; the loop carries the accelerations
-of the stages so far, the newest first.
+The stages are the iterations of one loop, so that force and contacts are traced once, whatever the method; the loop
+carries the accelerations of the stages so far, the newest first.
 """
 
 from __future__ import annotations
@@ -26,18 +26,22 @@ from .tableau import TABLEAUS, Rows, Tableau, estimate
 
 frozen = lax.stop_gradient
 GRAZING = 100  # tolerances of a gap by which the motion may be off where it comes near zero
-ROUNDING = 64  # roundings of positions and displacements: derivatives by args below them are rounding, as by a mass that does not affect the motion
-NEAREST = 1e-6  # fraction of a trial's length: a minimum of a gap closer than that to an end of the trial counts as at the end
+# roundings of positions and displacements: derivatives by args below them are rounding, as by a mass that does not
+# affect the motion
+ROUNDING = 64
+# fraction of a trial's length: a minimum of a gap closer than that to an end of the trial counts as at the end
+NEAREST = 1e-6
 
 
 class Base(NamedTuple):
     """State from which trials begin, carried by the loop over trials.
 
-    Time ``elapsed`` since the step began; q, v and acceleration a (d,); of contacts (m,): which are ``closed``, their ``force``, and their ``push``,
-    the force in units of acceleration plus round-off and ``slack``, negative where they would have to pull; the round-off ``allowed`` of
-    negative gaps and ``still`` of gap velocities; ``slack`` (), the acceleration that counts as zero. ``low`` as in `State`; ``joint_force``
-    (j,); ``where``, the sides of a force with jumps (`pieces.Where`); ``held`` (), the largest acceleration that contacts keep a
-    coordinate from, since the last event.
+    Time ``elapsed`` since the step began; q, v and acceleration a (d,); of contacts (m,): which are ``closed``, their
+    ``force``, and their ``push``, the force in units of acceleration plus round-off and ``slack``, negative where they
+    would have to pull; the round-off ``allowed`` of negative gaps and ``still`` of gap velocities; ``slack`` (), the
+    acceleration that counts as zero. ``low`` as in `State`; ``joint_force`` (j,); ``where``, the sides of a force with
+    jumps (`pieces.Where`); ``held`` (), the largest acceleration that contacts keep a coordinate from,
+    since the last event.
     """
 
     elapsed: Array
@@ -75,9 +79,9 @@ class Tolerance(NamedTuple):
 class GapRecord(NamedTuple):
     """Record of gaps and contact forces over the stages of a trial, carried by the loop over stages.
 
-    ``gap`` and ``rate`` (m,) at the latest stage; the fraction () of the trial at which a gap or a push was first ``negative``, 1 for none; sums
-    ``of_rate`` and ``of_push`` (n, m) with the weights of the n error estimates, and sums ``of_force`` (m,) and ``of_joints`` (j,) with the weights
-    of the method, which are mean forces.
+    ``gap`` and ``rate`` (m,) at the latest stage; the fraction () of the trial at which a gap or a push was first
+    ``negative``, 1 for none; sums ``of_rate`` and ``of_push`` (n, m) with the weights of the n error estimates, and
+    sums ``of_force`` (m,) and ``of_joints`` (j,) with the weights of the method, which are mean forces.
     """
 
     gap: Array
@@ -90,12 +94,13 @@ class GapRecord(NamedTuple):
 
 
 class Sight(NamedTuple):
-    """Record of the functions of surfaces over the stages of a trial, as `GapRecord` is of gaps; they are positive before a surface is crossed.
+    """Record of the functions of surfaces over the stages of a trial, as `GapRecord` is of gaps; they are positive
+    before a surface is crossed.
 
-    It holds either the function () of the surface that ends the motion (`stops`), or the levels (k,) of the borders of the pieces of a force.
-    Values and rates ``before``, at the start of the trial, and ``after``, at the latest stage; the round-off ``allowed`` of negative values; the
-    fraction of the trial at which each was first ``negative``, 1 for never; and the sums ``of_rate`` (n, ...) with the weights of the n error
-    estimates.
+    It holds either the function () of the surface that ends the motion (`stops`), or the levels (k,) of the borders of
+    the pieces of a force. Values and rates ``before``, at the start of the trial, and ``after``, at the latest stage;
+    the round-off ``allowed`` of negative values; the fraction of the trial at which each was first ``negative``, 1 for
+    never; and the sums ``of_rate`` (n, ...) with the weights of the n error estimates.
     """
 
     before: tuple[Array, Array]
@@ -106,7 +111,8 @@ class Sight(NamedTuple):
 
     @classmethod
     def start(cls, found: tuple[Array, Array], allowed: Array, weights: Array) -> Sight:
-        """Makes the record at the start of a trial from values and rates ``found`` there; ``weights`` (n,) are those of the first stage."""
+        """Makes the record at the start of a trial from values and rates ``found`` there;
+        ``weights`` (n,) are those of the first stage."""
         return cls(found, found, allowed, jnp.ones_like(found[0]), jnp.multiply.outer(weights, found[1]))
 
     def further(self, row: Rows, found: tuple[Array, Array]) -> Sight:
@@ -118,7 +124,8 @@ class Sight(NamedTuple):
         )
 
     def touches(self, s: Array, atol: Array, off: Array | float) -> Array:
-        """Returns the mask of values that touch zero, or nearly do, at the end of a trial of length s without crossing it.
+        """Returns the mask of values that touch zero, or nearly do, at the end of a trial of
+        length s without crossing it.
 
         ``atol`` (): their error, or that where their second rate is 1, ``off`` ().
         """
@@ -146,10 +153,11 @@ Watch = Callable[
 class Trial(NamedTuple):
     """Result of a trial.
 
-    At its end q, v and acceleration a (d,), ``force`` and ``push`` of closed contacts (m,) as in `Base`; their ``impulse`` (m,) over the trial; gaps
-    and rates (m,) ``before`` and ``after`` it; its ``error`` () in units of the tolerance; ``negative`` () as in `GapRecord`; ``low`` as in `State`;
-    the `Sight` of a surface that ends the motion and of the ``borders`` of pieces of the force, None where there are none; force, impulse
-    and residual |c| (j,) of the joints, and status bits of these, at the end.
+    At its end q, v and acceleration a (d,), ``force`` and ``push`` of closed contacts (m,) as in `Base`; their
+    ``impulse`` (m,) over the trial; gaps and rates (m,) ``before`` and ``after`` it; its ``error`` () in units of the
+    tolerance; ``negative`` () as in `GapRecord`; ``low`` as in `State`; the `Sight` of a surface that ends the motion
+    and of the ``borders`` of pieces of the force, None where there are none; force, impulse and residual |c| (j,) of
+    the joints, and status bits of these, at the end.
     """
 
     q: Array
@@ -191,8 +199,8 @@ def held(
 ) -> tuple[Array, Array, Array, Array]:
     """Returns the acceleration (d,) with the ``closed`` contacts (m,) kept closed, whether they push or pull.
 
-    Also returns the forces (m,) of these contacts; their push (m,) as in `Base`, for which ``slack`` () is the acceleration that counts as zero; and
-    the forces (j,) of the joints.
+    Also returns the forces (m,) of these contacts; their push (m,) as in `Base`, for which ``slack`` () is the
+    acceleration that counts as zero; and the forces (j,) of the joints.
     """
     metric = Metric.at(problem, q, args, t)
     free, joint_force = joint_acceleration(problem, metric, t, q, v, args)
@@ -221,7 +229,8 @@ def hold(view: View, closed: Array, slack: Array) -> tuple[Array, Array, Array, 
     a, spare = view.free + contacts.jump(force), noise(contacts, view.free, view.gap_acceleration) + slack
     push = contacts.diagonal() * force + spare
     if len(closed) > 1:
-        # two sides of a bilateral constraint have opposite halves of its force: the pushing side gets all of it, and neither opens
+        # two sides of a bilateral constraint have opposite halves of its force: the pushing side gets all of it, and
+        # neither opens
         sides = (contacts.angles() < CANCELLING - 1) & closed[:, None] & closed[None, :]
         norms, joined = contacts.norms(), jnp.any(sides, axis=1)
         other = jnp.sum(jnp.where(sides, (norms * force)[None, :], 0), axis=1) / norms
@@ -246,9 +255,9 @@ def attempt(
 ) -> Trial:
     """Makes one trial: a Runge-Kutta step of length s from a base at time t, with accelerations by ``hold``, as `held`.
 
-    ``stop`` and ``borders`` evaluate the surface that ends the motion and the borders of pieces of the force, None without them. If the time
-    ``since`` () the motion began is given, the error estimate includes that of derivatives (`probes`), which counts less where changes last only for a
-    shorter time ``lasts``: those across a slip.
+    ``stop`` and ``borders`` evaluate the surface that ends the motion and the borders of pieces of the force, None
+    without them. If the time ``since`` () the motion began is given, the error estimate includes that of derivatives
+    (`probes`), which counts less where changes last only for a shorter time ``lasts``: those across a slip.
     """
     every, rows, tableau = _rows(order)
     q, v, closed = base.q, base.v, base.closed
@@ -331,8 +340,8 @@ def _error(
 ) -> Array:
     """Returns the error () of a trial of length s from a base to (q, v), in units of the tolerance.
 
-    It is the largest error of a coordinate, of a velocity, of an open gap as the integral of its rate, of an impulse as the integral of a push, of a
-    level (``sights``), and the drift of a closed gap.
+    It is the largest error of a coordinate, of a velocity, of an open gap as the integral of its rate, of an impulse as
+    the integral of a push, of a level (``sights``), and the drift of a closed gap.
 
     Args:
         kept: accelerations (k + 1, d) of the stages, the newest first.
@@ -364,7 +373,8 @@ Ends = tuple[Array, Array]  # gaps and rates at an end of a trial
 
 
 def cubic(before: Ends, after: Ends, s: Array) -> tuple[Array, Array, Array, Array]:
-    """Returns the coefficients (m,), that of the power 0 first, of the cubics over [0, 1] that interpolate gaps in a trial of length s.
+    """Returns the coefficients (m,), that of the power 0 first, of the cubics over [0,
+    1] that interpolate gaps in a trial of length s.
 
     ``before``, ``after``: gaps and their rates (m,) at the start and at the end of the trial.
     """
@@ -376,8 +386,8 @@ def cubic(before: Ends, after: Ends, s: Array) -> tuple[Array, Array, Array, Arr
 def least_gaps(before: Ends, after: Ends, s: Array, allowed: Array) -> tuple[Array, Array]:
     """Estimates where in [0, 1] gaps (m,) had a minimum within a trial of length s that may have been negative.
 
-    ``before``, ``after``: gaps and their rates (m,) at the start and at the end of the trial. Returns that place, 1 where there is none, and the
-    mask of such gaps; those that move by less than ``allowed`` (m,) do not count.
+    ``before``, ``after``: gaps and their rates (m,) at the start and at the end of the trial. Returns that place, 1
+    where there is none, and the mask of such gaps; those that move by less than ``allowed`` (m,) do not count.
     """
     c0, c1, c2, c3 = cubic(before, after, s)
     c4 = s * after[1]
@@ -392,8 +402,8 @@ def least_gaps(before: Ends, after: Ends, s: Array, allowed: Array) -> tuple[Arr
 
 
 def grazes(base: Base, trial: Trial, s: Array, tolerance: Tolerance, h: Array | float) -> Array:
-    """Tests whether a gap has a minimum near the end of a trial of length s that is zero within the error of the motion, or within that of speeds that
-    are off by 2 h times its acceleration, ()."""
+    """Tests whether a gap has a minimum near the end of a trial of length s that is zero within the error of the
+    motion, or within that of speeds that are off by 2 h times its acceleration, ()."""
     (gap0, rate0), (gap, rate) = trial.before, trial.after
     if len(gap) == 0:
         return jnp.zeros((), bool)
@@ -410,7 +420,8 @@ def grazes(base: Base, trial: Trial, s: Array, tolerance: Tolerance, h: Array | 
 def first_roots(base: Base, trial: Trial, s: Array) -> Array:
     """Estimates where in [0, 1] gaps (m,) that are negative at the end of a trial of length s became negative.
 
-    A contact that touches at the base with zero gap velocity, but is not closed there, opens first; its gap is zero again later.
+    A contact that touches at the base with zero gap velocity, but is not closed there, opens first;
+    its gap is zero again later.
     """
     gap, rate = trial.before
     touches = (gap <= base.allowed) & (jnp.abs(rate) <= base.still)

@@ -1,9 +1,10 @@
 """Ways in which contacts slip, over the trials of `EventDriven`.
 
-In the plane a contact slips one of two ways, which is held over a trial. In space the way of slip turns with the slip velocity s: it is s / |s|, a
-function of the state. A stop needs both components of s to vanish, so that |s| has no sign: the trial counts it as negative where s has turned
-back against the way in which it began. Close to zero slip the way turns ever faster, and substeps shrink with |s|: a contact stops where |s| falls
-below the ``least`` slip that the tolerance tells from zero, and an impulse takes what is left.
+In the plane a contact slips one of two ways, which is held over a trial. In space the way of slip turns with the slip
+velocity s: it is s / |s|, a function of the state. A stop needs both components of s to vanish, so that |s| has no
+sign: the trial counts it as negative where s has turned back against the way in which it began. Close to zero slip the
+way turns ever faster, and substeps shrink with |s|: a contact stops where |s| falls below the ``least`` slip that the
+tolerance tells from zero, and an impulse takes what is left.
 """
 
 from __future__ import annotations
@@ -39,18 +40,20 @@ def headed(place: Place, way: Array) -> Array:
 
 
 def least_slip(place: Place, force: Array, atol: Array, span: Array) -> Array:
-    """Returns the least slip velocities in space (m,) that are told from zero: friction, of contact forces (m, 1 + k), would stop smaller ones within
-    the rounding of times up to ``span`` ()."""
+    """Returns the least slip velocities in space (m,) that are told from zero: friction, of contact forces (m, 1 + k),
+    would stop smaller ones within the rounding of times up to ``span`` ()."""
     brakes = place.cones.scales() * lengths(force[:, 1:])
     rounding = jnp.maximum(ROUGH * place.noise, BRIEF * jnp.finfo(span.dtype).eps * span * frozen(brakes))
     return jnp.maximum(atol, rounding)
 
 
 def times_of(place: Place, force: Array, slips: Array, way: Array, floor: Array) -> Array:
-    """Returns the times in which the first slip under contact forces (m, 1 + k) would stop at its present rate, and in which friction alone would stop one,
-    of the contacts that do, ``slips`` (m,), and the largest acceleration of slip by friction, (3,).
+    """Returns the times in which the first slip under contact forces (m, 1 + k) would stop at its present rate, and in
+    which friction alone would stop one, of the contacts that do, ``slips`` (m,),
+    and the largest acceleration of slip by friction, (3,).
 
-    In the second time a change of slip across its direction decays. ``floor`` (m, 1): slips at which they stop, negative for contacts that begin to slip.
+    In the second time a change of slip across its direction decays. ``floor`` (m, 1): slips at which they stop,
+    negative for contacts that begin to slip.
     """
     speed, pull = signed(place.slip, way), place.cones.velocity(force)[:, 1:]
     rate, brakes = jnp.sum(way * pull, axis=1), place.cones.scales() * lengths(force[:, 1:])
@@ -66,7 +69,8 @@ def times_of(place: Place, force: Array, slips: Array, way: Array, floor: Array)
 
 
 def beginning(place: Place, slips: Array, sticks: Array) -> Array:
-    """Returns the ways (m, k) of contacts that begin to slip: friction (m, 1 + k), ``slips``, opposes the acceleration of slip; where that hardly
-    accelerates, as at the edge of the cone, it opposes that by which they stuck, ``sticks``."""
+    """Returns the ways (m, k) of contacts that begin to slip: friction (m, 1 + k), ``slips``, opposes the acceleration
+    of slip; where that hardly accelerates, as at the edge of the cone, it opposes that by which they stuck,
+    ``sticks``."""
     clear = lengths(place.cones.velocity(slips)[:, 1:]) > WEAK * lengths(place.cones.offset[:, 1:])
     return -direction(jnp.where(frozen(clear)[:, None], slips, sticks)[:, 1:])

@@ -1,1 +1,2 @@
-"""What tests take from experiments/, whose folders are on pytest's `pythonpath`: exact motions, references and pictures' data."""
+"""What tests take from experiments/, whose folders are on pytest's `pythonpath`: exact motions,
+references and pictures' data."""

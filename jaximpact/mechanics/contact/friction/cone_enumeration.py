@@ -1,8 +1,10 @@
-"""Planar friction of one or two contacts in closed form: all combinations of their modes are tried, in straight-line code.
+"""Planar friction of one or two contacts in closed form: all combinations of their modes are tried,
+in straight-line code.
 
-A contact is open, sticks, or slips in one of two directions, which makes 4 or 16 linear problems. Tangential impulses of contacts that slip are
-multiples of the normal ones, those of contacts that stick are eliminated, and one or two normal impulses are left as unknowns. The cost is the same
-for every lane of a batch. One contact has exactly one solution where mu |A_nt| < A_nn (Painleve's bound).
+A contact is open, sticks, or slips in one of two directions, which makes 4 or 16 linear problems. Tangential impulses
+of contacts that slip are multiples of the normal ones, those of contacts that stick are eliminated, and one or two
+normal impulses are left as unknowns. The cost is the same for every lane of a batch. One contact has exactly one
+solution where mu |A_nt| < A_nn (Painleve's bound).
 """
 
 from __future__ import annotations
@@ -21,9 +23,9 @@ ENUMERATE = 2  # contacts
 def enumerate_modes(a: Array, b: Array, mu: Array, guess: Array, tolerance: Array) -> Array:
     """Solves w = A x + b under Coulomb's law for the impulses x (m, 2) of m <= 2 contacts in the plane.
 
-    ``a`` (2 m, 2 m), ordered contact by contact: normal, then tangent; ``b`` (m, 2); ``mu`` (m,); ``tolerance`` () of the natural residual. Where
-    impulses are not unique within a mode, it finds the impulses nearest to ``guess`` (m, 2). Where several modes solve the problem to the
-    tolerance, it returns the impulses that are nearest to the guess.
+    ``a`` (2 m, 2 m), ordered contact by contact: normal, then tangent; ``b`` (m, 2); ``mu`` (m,); ``tolerance`` () of
+    the natural residual. Where impulses are not unique within a mode, it finds the impulses nearest to ``guess`` (m,
+    2). Where several modes solve the problem to the tolerance, it returns the impulses that are nearest to the guess.
     """
     m = len(b)
     every = range(m)
@@ -58,10 +60,11 @@ def enumerate_modes(a: Array, b: Array, mu: Array, guess: Array, tolerance: Arra
 
 
 def _choose(a: Array, b: Array, mu: Array, guess: Array, tolerance: Array, found: list[Array]) -> Array:
-    """Returns the impulses (m, 2) in that combination of modes which solves the problem and is nearest to the guess; if none solves it, in the one
-    with the least residual.
+    """Returns the impulses (m, 2) in that combination of modes which solves the problem and is nearest to the guess; if
+    none solves it, in the one with the least residual.
 
-    ``found``: for each contact its impulses in all combinations of modes, (combinations, 2); other arguments as in `enumerate_modes`.
+    ``found``: for each contact its impulses in all combinations of modes, (combinations, 2);
+    other arguments as in `enumerate_modes`.
     """
     m = len(b)
     parts = [x[:, p] for x in found for p in range(2)]
@@ -80,7 +83,8 @@ def _choose(a: Array, b: Array, mu: Array, guess: Array, tolerance: Array, found
 
 
 def _pseudo_inverse(rows: list[list]) -> list[list]:
-    """Returns the pseudo-inverse of a 1 x 1 or 2 x 2 matrix, given and returned as a list of rows; zero or dependent rows are allowed.
+    """Returns the pseudo-inverse of a 1 x 1 or 2 x 2 matrix, given and returned as a list of rows;
+    zero or dependent rows are allowed.
 
     An entry may be an array, with the entries of many matrices.
     """

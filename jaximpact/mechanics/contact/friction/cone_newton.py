@@ -1,7 +1,9 @@
-"""Semismooth Newton method for contacts with Coulomb friction, with a proximal shift, and block Gauss-Seidel where it stalls.
+"""Semismooth Newton method for contacts with Coulomb friction, with a proximal shift,
+and block Gauss-Seidel where it stalls.
 
-References: P. Alart and A. Curnier, Comput. Methods Appl. Mech. Engrg. 92 (1991), for the equations; V. Acary and B. Brogliato,
-Numerical Methods for Nonsmooth Dynamical Systems (2008), for block Gauss-Seidel. No theorem says that the combination converges.
+References: P. Alart and A. Curnier, Comput. Methods Appl. Mech. Engrg. 92 (1991), for the equations; V. Acary and B.
+Brogliato, Numerical Methods for Nonsmooth Dynamical Systems (2008), for block Gauss-Seidel.
+No theorem says that the combination converges.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ SECANTS = 8  # iterations for one contact in space
 class Friction(NamedTuple):
     """Scaled contact problem w = A x + b of m contacts with Coulomb friction.
 
-    ``matrix`` A (n, n) with n = m (1 + k), contact by contact, the largest diagonal entry of each contact 1; ``offset`` b (m, 1 + k);
-    coefficients ``mu`` (m,); ``tolerance`` (m,) of the natural residual.
+    ``matrix`` A (n, n) with n = m (1 + k), contact by contact, the largest diagonal entry of each contact 1; ``offset``
+    b (m, 1 + k); coefficients ``mu`` (m,); ``tolerance`` (m,) of the natural residual.
     """
 
     matrix: Array
@@ -41,11 +43,13 @@ class Friction(NamedTuple):
         return (self.matrix @ x.ravel()).reshape(self.offset.shape) + self.offset
 
     def error(self, x: Array, w: Array) -> Array:
-        """Returns the natural residual (m,) of impulses x and velocities w, (m, 1 + k) each: the largest entry of `cones.residual`."""
+        """Returns the natural residual (m,) of impulses x and velocities w, (m, 1 + k) each:
+        the largest entry of `cones.residual`."""
         return jnp.max(jnp.abs(residual(w, x, self.mu)), axis=-1)
 
     def excess(self, x: Array) -> Array:
-        """Returns the largest ratio () of a contact's natural residual to its tolerance, raised to round-off; it is at most 1 at a solution."""
+        """Returns the largest ratio () of a contact's natural residual to its tolerance, raised to round-off;
+        it is at most 1 at a solution."""
         w = self.velocity(x)
         terms = (jnp.abs(self.matrix) @ jnp.abs(x).ravel()).reshape(self.offset.shape) + jnp.abs(self.offset)
         floor = 32 * jnp.finfo(x.dtype).eps * jnp.max(terms, axis=-1)
@@ -60,14 +64,16 @@ class Found(NamedTuple):
     iterations: Array
 
     def unless_worse(self, best: Found) -> Found:
-        """Returns the impulses of this result or of ``best``, whichever have the smaller excess, with the iterations of this result."""
+        """Returns the impulses of this result or of ``best``, whichever have the smaller excess,
+        with the iterations of this result."""
         better = self.excess < best.excess
         x, excess = jnp.where(better, self.x, best.x), jnp.where(better, self.excess, best.excess)
         return Found(x, excess, self.iterations)
 
 
 def equations(x: Array, w: Array, mu: Array, diagonal: Array) -> Array:
-    """Returns the residual (1 + k,) of Alart and Curnier's equations of one contact, for its impulse x and velocity w (1 + k,).
+    """Returns the residual (1 + k,) of Alart and Curnier's equations of one contact,
+    for its impulse x and velocity w (1 + k,).
 
     ``diagonal`` (1 + k,): the diagonal of the contact's block of A.
     """
@@ -82,11 +88,12 @@ def equations(x: Array, w: Array, mu: Array, diagonal: Array) -> Array:
 def solve_contact(block: Array, q: Array, mu: Array, x: Array) -> Array:
     """Solves w = block x + q under Coulomb's law for the impulses x (1 + k,) of one contact.
 
-    Returns the given ``x`` where sliding has no solution (beyond Painleve's bound). With x_n eliminated, x_t = -(T + s)^-1 c with
-    s = |w_t| / |x_t|, where T and c are the tangential block and velocity after the elimination. The contact sticks if s = 0 satisfies
+    Returns the given ``x`` where sliding has no solution (beyond Painleve's bound). With x_n eliminated, x_t = -(T +
+    s)^-1 c with s = |w_t| / |x_t|, where T and c are the tangential block and velocity after the elimination. The
+    contact sticks if s = 0 satisfies
     |x_t| <= mu x_n. Otherwise s solves mu x_n / |x_t| = 1, which is nearly linear in s: Newton's method from s = 0, as in trust-region methods. In
     the plane x_t has the sign that it has for s = 0, and needs no iteration.
-    """
+    """  # noqa: E501
     row = block[0, 1:] / block[0, 0]
     matrix, c = block[1:, 1:] - jnp.outer(block[1:, 0], row), q[1:] - block[1:, 0] * q[0] / block[0, 0]
     pressed = lambda t: -q[0] / block[0, 0] - row @ t
@@ -126,7 +133,8 @@ def _inverse(a: Array) -> Array:
 
 
 def sweep(problem: Friction, x: Array) -> Array:
-    """Makes one sweep of block Gauss-Seidel from impulses x (m, 1 + k): solves the problem of each contact in turn; returns the new impulses."""
+    """Makes one sweep of block Gauss-Seidel from impulses x (m, 1 + k): solves the problem of each contact in turn;
+    returns the new impulses."""
     m, size = problem.offset.shape
     rows = problem.matrix.reshape(m, size, m * size)
     own = blocks(problem.matrix, m)
@@ -139,7 +147,8 @@ def sweep(problem: Friction, x: Array) -> Array:
 
 
 def linearised(equations: Callable, x: Array, w: Array, *others: Array) -> tuple[Array, Array, Array]:
-    """Returns the equations of all contacts (m, 1 + k) and their Jacobians with respect to x and w, (m, 1 + k, 1 + k) each.
+    """Returns the equations of all contacts (m, 1 + k) and their Jacobians with respect to x and w,
+    (m, 1 + k, 1 + k) each.
 
     ``equations``: function of x and w (1 + k,) of one contact, and of the ``others``, (m, ...) each.
     """
@@ -153,7 +162,8 @@ def linearised(equations: Callable, x: Array, w: Array, *others: Array) -> tuple
 
 
 def newton_step(problem: Friction, equations: tuple[Array, Array, Array], shift: Array) -> Array:
-    """Returns the Newton step (m, 1 + k) for the equations with A + ``shift`` I in place of A, as in a proximal-point step.
+    """Returns the Newton step (m, 1 + k) for the equations with A + ``shift`` I in place of A,
+    as in a proximal-point step.
 
     ``equations``: result of `linearised`.
     """
@@ -169,10 +179,11 @@ def newton_step(problem: Friction, equations: tuple[Array, Array, Array], shift:
 def newton(problem: Friction, x: Array, limit: int, rescue: Callable[[Friction, Array, Array], tuple]) -> Found:
     """Solves by Newton's method from ``x`` (m, 1 + k), at most ``limit`` steps.
 
-    A step, full or shortened, is taken if it reduces the residual below the largest of the last five; a full step also reduces the proximal shift.
-    If no step length does, the shift grows and two sweeps of Gauss-Seidel replace the step. After `PATIENCE` steps the method restarts from the
-    impulses of another method, ``rescue(problem, x, needed)``, which returns impulses and its number of iterations, and iterates only if ``needed``,
-    () bool. Returns the best of all impulses found. Because of the shift, impulses of dependent contacts change as little as possible.
+    A step, full or shortened, is taken if it reduces the residual below the largest of the last five; a full step also
+    reduces the proximal shift. If no step length does, the shift grows and two sweeps of Gauss-Seidel replace the step.
+    After `PATIENCE` steps the method restarts from the impulses of another method, ``rescue(problem, x, needed)``,
+    which returns impulses and its number of iterations, and iterates only if ``needed``, () bool. Returns the best of
+    all impulses found. Because of the shift, impulses of dependent contacts change as little as possible.
     """
     diagonal = jnp.diagonal(problem.matrix).reshape(x.shape)
     every = jax.vmap(equations)

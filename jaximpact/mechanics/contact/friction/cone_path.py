@@ -1,10 +1,13 @@
-"""Path of smoothed laws for contacts with Coulomb friction in space: Newton's method while the smoothing is taken away step by step.
+"""Path of smoothed laws for contacts with Coulomb friction in space: Newton's method while the
+smoothing is taken away step by step.
 
-Redundant contacts, such as the corners of a box that lands nearly flat, may all slip at speeds s far below those of the impact. Directions of slip are then
-decided by velocities that Newton's method on the law itself does not see from afar: the central path x_n w_n = c and |w_t| (mu x_n - |x_t|) = c, nearly, as
-in interior-point methods, leads there. At its end a step rounds: velocities by a rounding eps, impulses across the slip by eps / s, and the cone bends, so that
-what is left is of the order of (eps / s)^2, at worst eps^(2/3) where s is as small. But directions need be right to the tolerance over s only. Each step is
-therefore followed by a few on the law itself with a proximal shift, which changes impulses by no more than what the law still misses. No theorem says that it arrives.
+Redundant contacts, such as the corners of a box that lands nearly flat, may all slip at speeds s far below those of the
+impact. Directions of slip are then decided by velocities that Newton's method on the law itself does not see from afar:
+the central path x_n w_n = c and |w_t| (mu x_n - |x_t|) = c, nearly, as in interior-point methods, leads there. At its
+end a step rounds: velocities by a rounding eps, impulses across the slip by eps / s, and the cone bends, so that what
+is left is of the order of (eps / s)^2, at worst eps^(2/3) where s is as small. But directions need be right to the
+tolerance over s only. Each step is therefore followed by a few on the law itself with a proximal shift, which changes
+impulses by no more than what the law still misses. No theorem says that it arrives.
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ POLISHED = 3  # steps on the law itself after each step of the path
 
 
 def smoothed_equations(x: Array, w: Array, mu: Array, level: Array) -> Array:
-    """Returns the residual (1 + k,) of the law of one contact smoothed to a ``level`` c (), for its impulse x and velocity w (1 + k,)."""
+    """Returns the residual (1 + k,) of the law of one contact smoothed to a ``level`` c (),
+    for its impulse x and velocity w (1 + k,)."""
     larger = lambda a, b, c: 0.5 * (a + b + jnp.sqrt((a - b) ** 2 + 4 * c))
     pushed = larger(x[:1] - w[:1], jnp.zeros_like(w[:1]), level)
     moved = x[1:] - w[1:]

@@ -1,9 +1,11 @@
-"""Contacts with Coulomb friction solved by products with their rows only, for neighbour lists: accelerated projected gradients on the cones.
+"""Contacts with Coulomb friction solved by products with their rows only, for neighbour lists:
+accelerated projected gradients on the cones.
 
-Nesterov's method with restart, as `cone_splitting.projected_gradient`, on normal and tangential rows each scaled to a unit diagonal: the cone of
-a contact stays circular, with another coefficient. De Saxce's shift mu |w_t| is updated in every iteration; when that makes no more progress, it is
-held until the convex problem with that shift is solved to a tenth of the shift's error (V. Acary et al., A formulation of the linear discrete Coulomb
-friction problem via convex optimization, ZAMM 91 (2011)). No theorem says that the first iteration converges; the second does for small mu.
+Nesterov's method with restart, as `cone_splitting.projected_gradient`, on normal and tangential rows each scaled to a
+unit diagonal: the cone of a contact stays circular, with another coefficient. De Saxce's shift mu |w_t| is updated in
+every iteration; when that makes no more progress, it is held until the convex problem with that shift is solved to a
+tenth of the shift's error (V. Acary et al., A formulation of the linear discrete Coulomb friction problem via convex
+optimization, ZAMM 91 (2011)). No theorem says that the first iteration converges; the second does for small mu.
 """
 
 from __future__ import annotations
@@ -22,10 +24,12 @@ HELD = 0.1  # fraction of the shift's error to which the convex problem is solve
 
 
 class Scaled(NamedTuple):
-    """Scaled problem w = A x + b with impulses x (m, 1 + k) and unit diagonal of A: velocities are ``root`` w, impulses ``scale`` x, entry by entry.
+    """Scaled problem w = A x + b with impulses x (m, 1 + k) and unit diagonal of A: velocities are ``root`` w, impulses
+    ``scale`` x, entry by entry.
 
-    ``b``, ``root``, ``scale`` (m, 1 + k); ``largest`` (m,): the largest diagonal entries of the contacts before scaling; ``mu`` (m,): the
-    coefficients, and ``within`` (m,) those of the scaled cones; ``allowed`` (m,): natural residuals to reach [velocity].
+    ``b``, ``root``, ``scale`` (m, 1 + k); ``largest`` (m,): the largest diagonal entries of the contacts before
+    scaling; ``mu`` (m,): the coefficients, and ``within`` (m,) those of the scaled cones; ``allowed`` (m,): natural
+    residuals to reach [velocity].
     """
 
     b: Array
@@ -40,7 +44,8 @@ class Scaled(NamedTuple):
     def of(cls, diagonal: Array, offset: Array, mu: Array, among: Array, allowed: Array) -> Scaled:
         """Makes the problem of the contacts ``among`` (m,) bool; the others get no impulse.
 
-        ``diagonal`` of the Delassus matrix and velocities ``offset`` without impulses, (m, 1 + k) each; ``mu``, ``allowed`` (m,) as in the class.
+        ``diagonal`` of the Delassus matrix and velocities ``offset`` without impulses, (m, 1 + k) each; ``mu``,
+        ``allowed`` (m,) as in the class.
         """
         taken = among & (diagonal[:, 0] > 0)
         across = jnp.max(diagonal[:, 1:], axis=1, keepdims=True)
@@ -54,7 +59,8 @@ class Scaled(NamedTuple):
         return cls(b, root, jnp.where(present, 1 / root, 0), largest, mu, mu * root[:, 1] / root[:, 0], allowed)
 
     def excess(self, x: Array, ax: Array) -> Array:
-        """Returns the largest ratio () of a contact's natural residual to its tolerance ``allowed``, for x and its product ``ax`` = A x."""
+        """Returns the largest ratio () of a contact's natural residual to its tolerance ``allowed``,
+        for x and its product ``ax`` = A x."""
         found = residual(self.root * (ax + self.b), self.largest[:, None] * self.scale * x, self.mu)
         return jnp.max(jnp.max(jnp.abs(found), axis=1) / self.allowed, initial=0.0)
 
@@ -64,9 +70,10 @@ class Scaled(NamedTuple):
 
 
 class Iterate(NamedTuple):
-    """Carry of the iteration: impulses ``x`` and the extrapolated point ``y`` (m, 1 + k), with their products ``ax``, ``ay``; the ``shift`` (m,) in
-    use; ``bound``, the inverse of the step length, and ``weight``, of Nesterov's momentum; the number of ``steps``; the ``best`` impulses, their
-    excess (``least``) and the step at which they were found (``since``).
+    """Carry of the iteration: impulses ``x`` and the extrapolated point ``y`` (m, 1 + k), with their products ``ax``,
+    ``ay``; the ``shift`` (m,) in use; ``bound``, the inverse of the step length, and ``weight``, of Nesterov's
+    momentum; the number of ``steps``; the ``best`` impulses, their excess (``least``) and the step at
+    which they were found (``since``).
     """
 
     x: Array
@@ -85,10 +92,11 @@ class Iterate(NamedTuple):
 def frictional_impulses_by_products(
     product: Callable[[Array], Array], problem: Scaled, guess: Array, limit: int
 ) -> tuple[Array, Array]:
-    """Solves a problem by the method of this file: returns impulses (m, 1 + k) in their cones, and the number of iterations (), at most ``limit``.
+    """Solves a problem by the method of this file: returns impulses (m, 1 + k) in their cones, and the number of
+    iterations (), at most ``limit``.
 
-    ``product``: function from impulses (m, 1 + k) to the changes of velocity that they make, (m, 1 + k), both unscaled; ``guess`` (m, 1 + k):
-    impulses to start from, unscaled as the returned ones.
+    ``product``: function from impulses (m, 1 + k) to the changes of velocity that they make, (m, 1 + k), both unscaled;
+    ``guess`` (m, 1 + k): impulses to start from, unscaled as the returned ones.
     """
     eps, tiny = float(jnp.finfo(guess.dtype).eps), float(jnp.finfo(guess.dtype).tiny)
     scaled = lambda x: problem.scale * product(problem.scale * x)
@@ -128,8 +136,8 @@ def frictional_impulses_by_products(
 def next_shift(problem: Scaled, now: Iterate, x: Array, ax: Array, ay: Array, stalled: Array) -> Array:
     """Returns the shift (m,) for the next iteration: De Saxce's shift at the extrapolated point y.
 
-    Once ``stalled`` (), the shift of the iterate ``now`` is kept until the convex problem with this shift is solved; De Saxce's shift at the
-    impulses x then replaces it. ``ax``, ``ay``: products of A with x and y.
+    Once ``stalled`` (), the shift of the iterate ``now`` is kept until the convex problem with this shift is solved; De
+    Saxce's shift at the impulses x then replaces it. ``ax``, ``ay``: products of A with x and y.
     """
     wanted = problem.shift(ax)
     w = (ax + problem.b).at[:, 0].add(now.shift)

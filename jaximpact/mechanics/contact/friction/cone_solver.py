@@ -1,7 +1,7 @@
 """Impulses of contacts with Coulomb friction: scaling, the sequence of methods, and the derivative.
 
-Up to two planar contacts: every mode in closed form. For more, Newton's method from the guess, and if it does not converge, from another method's
-impulses. Only the candidate contacts take part; the others are open and decoupled.
+Up to two planar contacts: every mode in closed form. For more, Newton's method from the guess, and if it does not
+converge, from another method's impulses. Only the candidate contacts take part; the others are open and decoupled.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ def frictional_impulses(
     """Solves w = A x + b, K* ∋ w + mu |w_t| n _|_ x ∈ K_mu, for the impulses x of m contacts.
 
     Args:
-        delassus: A (m (1 + k), m (1 + k)), positive semidefinite, contact by contact: normal, then the k tangents; k = 1 in the plane,
-            2 in space.
+        delassus: A (m (1 + k), m (1 + k)), positive semidefinite, contact by contact: normal, then the k tangents; k =
+            1 in the plane, 2 in space.
         offset: b (m, 1 + k), velocities without impulses, restitution included.
         friction: mu >= 0, () or (m,).
-        guess: impulses (m, 1 + k) to start from, such as those of the previous step, else zeros. If there are several solutions, it decides
-            between them.
+        guess: impulses (m, 1 + k) to start from, such as those of the previous step, else zeros. If there are several
+            solutions, it decides between them.
         candidates: (m,) bool, the contacts that may carry an impulse; others get none.
         tolerance: natural residual to reach [velocity], () or (m,); raised to round-off.
         max_iterations: largest number of steps of the method.
@@ -51,9 +51,10 @@ def frictional_impulses(
         derivative: whether the impulses have a derivative, which takes longer to trace.
 
     Returns:
-        impulses (m, 1 + k) in the cones; iterations (); and the largest natural residual () [velocity], `cones.residual` with impulses
-        times the largest diagonal entry of their contact's block: NaN where the input is NaN. Differentiable with the modes of the
-        contacts frozen; where impulses are not unique, the derivative of the velocities is right and that of the impulses one of many.
+        impulses (m, 1 + k) in the cones; iterations (); and the largest natural residual () [velocity],
+        `cones.residual` with impulses times the largest diagonal entry of their contact's block: NaN where the input is
+        NaN. Differentiable with the modes of the contacts frozen; where impulses are not unique, the derivative of the
+        velocities is right and that of the impulses one of many.
     """
     m, size = offset.shape
     if m == 0:
@@ -82,7 +83,8 @@ def frictional_impulses(
 
 
 def _roots(delassus: Array, size: int) -> Array:
-    """Returns the square roots (m,) of the largest diagonal entries of the contacts' blocks (``size``, ``size``) in a Delassus matrix."""
+    """Returns the square roots (m,) of the largest diagonal entries of the contacts' blocks (``size``,
+    ``size``) in a Delassus matrix."""
     return jnp.sqrt(jnp.max(jnp.diagonal(delassus).reshape(-1, size), axis=1))
 
 
@@ -90,8 +92,8 @@ def _roots(delassus: Array, size: int) -> Array:
 def solve_exactly(problem: Friction, start: Array, max_iterations: int) -> Found:
     """Solves one or two planar contacts in closed form, else by Newton's method from impulses ``start`` (m, 1 + k).
 
-    Newton's method makes at most ``max_iterations`` steps. If it has not converged after some of them, it restarts from the impulses of Lemke's
-    pivots in the plane, or from those of a path of smoothed laws in space.
+    Newton's method makes at most ``max_iterations`` steps. If it has not converged after some of them, it restarts from
+    the impulses of Lemke's pivots in the plane, or from those of a path of smoothed laws in space.
     """
     m, size = start.shape
     if size == 2 and m <= ENUMERATE:
@@ -113,7 +115,8 @@ def _along_path(problem: Friction, x: Array, needed: Array) -> tuple[Array, Arra
 def _impulses(problem: Friction, start: Array, limit: int, method: Method) -> tuple[Array, Array]:
     """Solves a problem by ``method``, from impulses ``start`` (m, 1 + k), in at most ``limit`` iterations.
 
-    Returns impulses (m, 1 + k) in the cones, and the number of iterations as a real number, which `implicit_root` needs.
+    Returns impulses (m, 1 + k) in the cones, and the number of iterations as a real number,
+    which `implicit_root` needs.
     """
     found = method(problem, start, limit)
     opened = modes_of(problem.velocity(found.x), found.x, problem.mu) == OPEN
@@ -128,7 +131,8 @@ def _constant(problem: Friction, start: Array, solve: Callable) -> tuple[Array, 
 
 
 def _differentiable(problem: Friction, start: Array, solve: Callable) -> tuple[Array, Array]:
-    """Returns the impulses (m, 1 + k) and the iterations by ``solve(problem, start)``, with a derivative by the implicit function theorem.
+    """Returns the impulses (m, 1 + k) and the iterations by ``solve(problem, start)``, with a derivative by the
+    implicit function theorem.
 
     The modes of the solution are held fixed in the equations that are differentiated (`cones.frozen`).
     """

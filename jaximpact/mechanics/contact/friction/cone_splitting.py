@@ -1,7 +1,8 @@
-"""ADMM and accelerated projected gradients for contacts with Coulomb friction: impulses are projected onto Coulomb's cones.
+"""ADMM and accelerated projected gradients for contacts with Coulomb friction:
+impulses are projected onto Coulomb's cones.
 
-De Saxce's shift mu |w_t| is updated in every iteration (J. Carpentier, Q. Le Lidec and L. Montaut, From compliant to rigid contact simulation,
-2024, for ADMM). No theorem says that the methods converge with it.
+De Saxce's shift mu |w_t| is updated in every iteration (J. Carpentier, Q. Le Lidec and L. Montaut, From compliant to
+rigid contact simulation, 2024, for ADMM). No theorem says that the methods converge with it.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ def _shifted(w: Array, mu: Array) -> Array:
 
 
 def admm(problem: Friction, x: Array, limit: int, relaxation: float = 1.6) -> Found:
-    """Solves by the alternating direction method of multipliers from ``x`` (m, 1 + k): one eigendecomposition, then products.
+    """Solves by the alternating direction method of multipliers from ``x`` (m, 1 + k): one eigendecomposition,
+    then products.
 
-    Makes at most ``limit`` iterations; ``relaxation``: over-relaxation factor in (0, 2). The penalty is the geometric mean of the extreme non-zero
-    eigenvalues, as for contacts without friction (`ADMM`).
+    Makes at most ``limit`` iterations; ``relaxation``: over-relaxation factor in (0, 2). The penalty is the geometric
+    mean of the extreme non-zero eigenvalues, as for contacts without friction (`ADMM`).
     """
     values, vectors = jnp.linalg.eigh(0.5 * (problem.matrix + problem.matrix.T))
     largest = jnp.max(jnp.abs(values))
@@ -44,11 +46,12 @@ def admm(problem: Friction, x: Array, limit: int, relaxation: float = 1.6) -> Fo
 
 
 def projected_gradient(problem: Friction, x: Array, limit: Array | int) -> Found:
-    """Solves by Nesterov's accelerated projected gradients from ``x`` (m, 1 + k), in at most ``limit`` iterations; needs products with A only.
+    """Solves by Nesterov's accelerated projected gradients from ``x`` (m, 1 + k), in at most ``limit`` iterations;
+    needs products with A only.
 
-    The momentum is set to zero when a gradient step opposes the last change of the impulses. The step length begins with 1, its largest possible
-    value as the largest diagonal entries are 1. It is reduced when the objective exceeds the quadratic bound that holds for a small enough step
-    length.
+    The momentum is set to zero when a gradient step opposes the last change of the impulses. The step length begins
+    with 1, its largest possible value as the largest diagonal entries are 1. It is reduced when the objective exceeds
+    the quadratic bound that holds for a small enough step length.
     """
     eps, tiny = jnp.finfo(x.dtype).eps, jnp.finfo(x.dtype).tiny
 

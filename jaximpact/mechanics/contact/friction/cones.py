@@ -1,12 +1,13 @@
 """Coulomb's cone of one contact, |L_t| <= mu L_n, and the law of friction as equations.
 
-Impulses x and velocities w have shape (..., 1 + k), k = 1 in the plane and 2 in space: x[..., 0] and w[..., 0] along the gap's gradient,
-the others along orthonormal tangents. Coulomb's law with Newton's or Moreau's normal law, 0 <= x_n _|_ w_n >= 0, |x_t| <= mu x_n and
-x_t = -mu x_n w_t / |w_t| where w_t is not zero, is the complementarity of cones
+Impulses x and velocities w have shape (..., 1 + k), k = 1 in the plane and 2 in space: x[..., 0] and w[..., 0] along
+the gap's gradient, the others along orthonormal tangents. Coulomb's law with Newton's or Moreau's normal law, 0 <= x_n
+_|_ w_n >= 0, |x_t| <= mu x_n and x_t = -mu x_n w_t / |w_t| where w_t is not zero, is the complementarity of cones
 
     K* ∋ w + mu |w_t| n  _|_  x ∈ K = {|x_t| <= mu x_n}
 
-(G. De Saxce and Z.-Q. Feng, Math. Comput. Modelling 28 (1998)). Without the term mu |w_t|, a contact that slips would lift off.
+(G. De Saxce and Z.-Q. Feng, Math. Comput. Modelling 28 (1998)). Without the term mu |w_t|,
+a contact that slips would lift off.
 """
 
 from __future__ import annotations
@@ -33,9 +34,11 @@ def length(x: Array) -> Array:
 
 
 def fastest(offset: Array, among: Array) -> Array:
-    """Returns the largest speed () at which contacts ``among`` (m,) close or slip, given their velocities ``offset`` (m, 1 + k) without impulses.
+    """Returns the largest speed () at which contacts ``among`` (m,) close or slip, given their velocities ``offset``
+    (m, 1 + k) without impulses.
 
-    Gaps that open do not count: divided by the step, as in `Maury`, those of near pairs would be the largest of all, and tolerances with them.
+    Gaps that open do not count: divided by the step, as in `Maury`, those of near pairs would be the largest of all,
+    and tolerances with them.
     """
     closing = jnp.max(jnp.where(among, -offset[:, 0], 0), initial=0.0)
     return jnp.maximum(closing, jnp.max(jnp.where(among[:, None], jnp.abs(offset[:, 1:]), 0), initial=0.0))
@@ -53,7 +56,8 @@ def _beside(mu: ArrayLike, x: Array) -> Array:
 
 
 def project(x: Array, mu: ArrayLike) -> Array:
-    """Returns the point (..., 1 + k) of Coulomb's cone that is nearest to x (..., 1 + k), in the Euclidean norm; ``mu`` (...)."""
+    """Returns the point (..., 1 + k) of Coulomb's cone that is nearest to x (..., 1 + k), in the Euclidean norm;
+    ``mu`` (...)."""
     mu = _beside(mu, x)
     normal, tangent = x[..., :1], x[..., 1:]
     size = length(tangent)
@@ -65,10 +69,11 @@ def project(x: Array, mu: ArrayLike) -> Array:
 
 
 def residual(w: Array, x: Array, mu: ArrayLike) -> Array:
-    """Returns the natural map x - P_K(x - (w + mu |w_t| n)), (..., 1 + k): zero exactly where w and x satisfy Coulomb's law.
+    """Returns the natural map x - P_K(x - (w + mu |w_t| n)), (..., 1 + k):
+    zero exactly where w and x satisfy Coulomb's law.
 
-    ``w``: velocities; ``x``: impulses scaled to velocities by a factor for each contact, such as the largest diagonal entry of its block of
-    the Delassus matrix. The result is a velocity. With ``mu`` = 0 it is min(w_n, x_n).
+    ``w``: velocities; ``x``: impulses scaled to velocities by a factor for each contact, such as the largest diagonal
+    entry of its block of the Delassus matrix. The result is a velocity. With ``mu`` = 0 it is min(w_n, x_n).
     """
     shift = _beside(mu, x) * length(w[..., 1:])
     shifted = jnp.concatenate([w[..., :1] + shift, w[..., 1:]], axis=-1)
@@ -76,10 +81,11 @@ def residual(w: Array, x: Array, mu: ArrayLike) -> Array:
 
 
 def modes_of(w: Array, x: Array, mu: ArrayLike, resolution: Array | float = 0.0) -> Array:
-    """Returns the modes (...) of contacts that satisfy the law: `OPEN`, `STICK` or `SLIP`; ``w``, ``x`` as in `residual`.
+    """Returns the modes (...) of contacts that satisfy the law: `OPEN`, `STICK` or `SLIP`; ``w``,
+    ``x`` as in `residual`.
 
-    A contact slips only where |w_t| exceeds ``resolution`` [velocity]: a contact that sticks may have an impulse on the boundary of the cone too.
-    Without friction nothing sticks: such a contact slips, also while its slip is zero.
+    A contact slips only where |w_t| exceeds ``resolution`` [velocity]: a contact that sticks may have an impulse on the
+    boundary of the cone too. Without friction nothing sticks: such a contact slips, also while its slip is zero.
     """
     mu, pushed = _beside(mu, x)[..., 0], x[..., 0] - w[..., 0]
     slips = length(x[..., 1:] - w[..., 1:])[..., 0] > mu * pushed
@@ -88,9 +94,11 @@ def modes_of(w: Array, x: Array, mu: ArrayLike, resolution: Array | float = 0.0)
 
 
 def frozen(w: Array, x: Array, mu: ArrayLike, modes: Array, towards: Array | None = None) -> Array:
-    """Returns the residuals (..., 1 + k) of contacts whose modes are known: x = 0 (open), w = 0 (sticks), w_n = 0 and x_t + mu x_n u = 0 (slips).
+    """Returns the residuals (..., 1 + k) of contacts whose modes are known: x = 0 (open), w = 0 (sticks), w_n = 0 and
+    x_t + mu x_n u = 0 (slips).
 
-    The unit vector u is the direction of slip: ``towards`` (..., k) if given, which makes the equations linear in (w, x), else that of w_t.
+    The unit vector u is the direction of slip: ``towards`` (..., k) if given,
+    which makes the equations linear in (w, x), else that of w_t.
     """
     u = direction(w[..., 1:]) if towards is None else towards
     opened, slips = (modes == OPEN)[..., None], (modes == SLIP)[..., None]
@@ -106,17 +114,19 @@ def blocks(delassus: Array, m: int) -> Array:
 
 
 def jams(delassus: Array, mu: Array) -> Array:
-    """Tests whether friction exceeds Painleve's bound at each contact (m,), mu |A_nt| >= A_nn > 0: then sliding may have no solution, or two."""
+    """Tests whether friction exceeds Painleve's bound at each contact (m,), mu |A_nt| >= A_nn > 0: then sliding may
+    have no solution, or two."""
     normal = blocks(delassus, mu.shape[0])[:, 0]
     return (mu * length(normal[:, 1:])[:, 0] >= normal[:, 0]) & (normal[:, 0] > 0)
 
 
 def could_jam(delassus: Array, mu: Array, towards: Array) -> Array:
-    """Returns the mask (m,) of the contacts that friction can keep closed although they would lift off without an impulse.
+    """Returns the mask (m,) of the contacts that friction can keep closed although they
+    would lift off without an impulse.
 
-    ``towards`` (m, k): unit vectors u in the direction of slip, zero for contacts at rest. A unit of normal impulse with its friction changes the
-    gap velocity of a contact by A_nn - mu A_nt u. The mask marks a contact that slips if this is not positive, and a contact at rest if it is not
-    positive for some direction u (`jams`).
+    ``towards`` (m, k): unit vectors u in the direction of slip, zero for contacts at rest. A unit of normal impulse
+    with its friction changes the gap velocity of a contact by A_nn - mu A_nt u. The mask marks a contact that slips if
+    this is not positive, and a contact at rest if it is not positive for some direction u (`jams`).
     """
     normal = blocks(delassus, mu.shape[0])[:, 0]
     opens = normal[:, 0] - mu * jnp.sum(normal[:, 1:] * towards, axis=1)
@@ -124,10 +134,12 @@ def could_jam(delassus: Array, mu: Array, towards: Array) -> Array:
 
 
 def dependent(delassus: Array, mode: Array, mu: Array) -> Array:
-    """Tests whether rows of the acting contacts are linearly dependent, (): then many impulses give the same velocities.
+    """Tests whether rows of the acting contacts are linearly dependent, ():
+    then many impulses give the same velocities.
 
-    ``mode`` (m,): the mode of each contact; contacts act unless they are open. The rows tested are the normals of all acting contacts and the
-    tangents of those that stick and have friction; where a contact slips, friction follows from the normal impulse.
+    ``mode`` (m,): the mode of each contact; contacts act unless they are open. The rows tested are the normals of all
+    acting contacts and the tangents of those that stick and have friction; where a contact slips,
+    friction follows from the normal impulse.
     """
     m = len(mode)
     if m < 2:
@@ -136,7 +148,8 @@ def dependent(delassus: Array, mode: Array, mu: Array) -> Array:
     counts = jnp.where(
         jnp.arange(size) == 0, mode[:, None] != OPEN, (mode == STICK)[:, None] & (mu > 0)[:, None]
     ).ravel()
-    # with velocity-dependent forces in the iteration matrix it is not symmetric; its symmetric part has the same dependences
+    # with velocity-dependent forces in the iteration matrix it is not symmetric; its symmetric part has the same
+    # dependences
     symmetric = 0.5 * (delassus + delassus.T)
     counts &= jnp.diagonal(symmetric) != 0  # rows of zeros are tangents that a contact does not have
     matrix = jnp.where(counts[:, None] & counts[None, :], symmetric, jnp.eye(m * size, dtype=delassus.dtype))
@@ -147,8 +160,9 @@ def dependent(delassus: Array, mode: Array, mu: Array) -> Array:
 class ConeProblem(NamedTuple):
     """Contact problem w = A x + b of m contacts with friction, A = H M^-1 H'.
 
-    ``rows`` H (m (1 + k), d) and ``response`` M^-1 H' (d, m (1 + k)); velocities ``offset`` b (m, 1 + k) without impulses, restitution
-    included; ``friction`` mu (m,), and the ``static`` coefficients (m,) of contacts at rest, None where they are the same.
+    ``rows`` H (m (1 + k), d) and ``response`` M^-1 H' (d, m (1 + k)); velocities ``offset`` b (m, 1 + k) without
+    impulses, restitution included; ``friction`` mu (m,), and the ``static`` coefficients (m,) of contacts at rest,
+    None where they are the same.
     """
 
     rows: Array
@@ -159,13 +173,15 @@ class ConeProblem(NamedTuple):
 
     @classmethod
     def of(cls, contacts: Contacts, offset: Array) -> ConeProblem:
-        """Makes the problem of contacts that have tangential rows; ``offset`` (m,): gap velocities without impulses, restitution included."""
+        """Makes the problem of contacts that have tangential rows; ``offset`` (m,): gap velocities without impulses,
+        restitution included."""
         slip: Any = contacts.slip
         b = jnp.concatenate([offset[:, None], slip.velocity], axis=1)
         return cls(slip.rows(contacts.jacobian), slip.responses(contacts.response), b, slip.friction, slip.static)
 
     def over(self, scale: Array | None) -> ConeProblem:
-        """Returns the problem of the gaps divided by ``scale`` (m,), if given: of distances, so that its normal impulses are forces between bodies.
+        """Returns the problem of the gaps divided by ``scale`` (m,), if given: of distances, so that its normal
+        impulses are forces between bodies.
 
         Of several solutions, and in round-off, a solver then finds the same whatever the scales of the gaps.
         """
@@ -191,7 +207,8 @@ class ConeProblem(NamedTuple):
         return Slip(rows, response, jnp.zeros_like(velocity), self.friction, velocity, self.static)
 
     def modes(self, x: Array, resolution: Array | float = 0.0) -> tuple[Array, Array]:
-        """Returns the modes (m,) and the directions of slip (m, k) of contacts, given impulses x (m, 1 + k) that solve the problem.
+        """Returns the modes (m,) and the directions of slip (m, k) of contacts,
+        given impulses x (m, 1 + k) that solve the problem.
 
         Without derivatives; the direction is zero where a contact does not slip, ``resolution`` as in `modes_of`.
         """
@@ -203,11 +220,13 @@ class ConeProblem(NamedTuple):
     def in_modes(
         self, x: Array, modes: Array, towards: Array | None, times: int = 1, turning: bool = False, several: Any = None
     ) -> Array:
-        """Solves for the impulses (m, 1 + k) of contacts whose ``modes`` (m,) are known, by ``times`` Newton steps from impulses x (m, 1 + k).
+        """Solves for the impulses (m, 1 + k) of contacts whose ``modes`` (m,) are known,
+        by ``times`` Newton steps from impulses x (m, 1 + k).
 
-        ``towards`` (m, k): the directions in which contacts slip; if None, each slips in the direction of its velocity after the impulses.
-        ``turning``: contacts for which ``towards`` is zero slip in that direction too. With given directions one step is exact; each further step
-        makes derivatives of one more order exact. ``several`` (): whether impulses are not unique, if that is known.
+        ``towards`` (m, k): the directions in which contacts slip; if None, each slips in the direction of its velocity
+        after the impulses. ``turning``: contacts for which ``towards`` is zero slip in that direction too. With given
+        directions one step is exact; each further step makes derivatives of one more order exact. ``several`` ():
+        whether impulses are not unique, if that is known.
         """
         # impulses are scaled to velocities by the largest diagonal entry of their contact's block
         scale = lax.stop_gradient(self.scales())[:, None]
@@ -228,7 +247,8 @@ class ConeProblem(NamedTuple):
         eye = jnp.eye(y.size, dtype=y.dtype)
         inverse = linalg.inverse(matrix + shift * eye)
         if eps > 1e-10:
-            # in float32 the shift itself changes derivatives, always in the same sense (three disks: by 3e-4), to first order of it
+            # in float32 the shift itself changes derivatives, always in the same sense (three disks: by 3e-4), to first
+            # order of it
             inverse = jnp.where(several, inverse, inverse @ (2 * eye - matrix @ inverse))
         for _ in range(times):
             y = y - (inverse @ equations(y).ravel()).reshape(y.shape)
@@ -242,7 +262,8 @@ class ConeProblem(NamedTuple):
     def oblique(self) -> Array:
         """Returns the mask (m, m) of pairs of contacts in which an impulse at one changes a velocity of the other.
 
-        Some of the rows of such a pair are not orthogonal in the metric M^-1. Tangential rows count only where there is friction.
+        Some of the rows of such a pair are not orthogonal in the metric M^-1.
+        Tangential rows count only where there is friction.
         """
         m, size = self.offset.shape
         counts = ((jnp.arange(size) == 0)[None, :] | (self.at_rest > 0)[:, None]).ravel()
@@ -253,7 +274,8 @@ class ConeProblem(NamedTuple):
         return jnp.any(large, axis=(1, 3)) & ~jnp.eye(m, dtype=bool)
 
     def scales(self) -> Array:
-        """Returns the largest diagonal entries (m,) of the contacts' blocks, which scale impulses to velocities; 1 for rows of zeros."""
+        """Returns the largest diagonal entries (m,) of the contacts' blocks, which scale impulses to velocities;
+        1 for rows of zeros."""
         found = jnp.max(jnp.sum(self.rows * self.response.T, axis=1).reshape(self.offset.shape), axis=1)
         return jnp.where(found > 0, found, 1)
 

@@ -1,8 +1,8 @@
 """Lemke's pivots for planar friction: finite and exact where Newton's method does not converge.
 
-The wedge of a planar contact makes friction a linear complementarity problem (D. E. Stewart and J. C. Trinkle, Int. J. Numer. Meth.
-Engng. 39 (1996)) with a copositive matrix, which Lemke's method solves (M. Anitescu and F. A. Potra, Nonlinear Dynam. 14 (1997)). It costs
-O(m^2) for each of about 5 m pivots.
+The wedge of a planar contact makes friction a linear complementarity problem (D. E. Stewart and J. C. Trinkle, Int. J.
+Numer. Meth. Engng. 39 (1996)) with a copositive matrix, which Lemke's method solves (M. Anitescu and F. A. Potra,
+Nonlinear Dynam. 14 (1997)). It costs O(m^2) for each of about 5 m pivots.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ PIVOTS = 100  # largest number of pivots for each contact; piles of 60 contacts 
 
 
 def complementarity_problem(problem: Friction) -> tuple[Array, Array]:
-    """Returns M (4 m, 4 m) and q (4 m,) of 0 <= z _|_ M z + q >= 0, for z = (x_n, positive and negative parts of x_t, |w_t|)."""
+    """Returns M (4 m, 4 m) and q (4 m,) of 0 <= z _|_ M z + q >= 0, for z = (x_n, positive and
+    negative parts of x_t, |w_t|)."""
     m = len(problem.mu)
     a = problem.matrix.reshape(m, 2, m, 2)
     nn, nt, tn, tt = a[:, 0, :, 0], a[:, 0, :, 1], a[:, 1, :, 0], a[:, 1, :, 1]
@@ -30,11 +31,12 @@ def complementarity_problem(problem: Friction) -> tuple[Array, Array]:
 
 
 def pivot_friction(problem: Friction, needed: Array) -> tuple[Array, Array]:
-    """Returns the impulses (m, 2) and the number of pivots (); the impulses have the error of a small perturbation of q, which breaks ties.
+    """Returns the impulses (m, 2) and the number of pivots (); the impulses have the error of a small
+    perturbation of q, which breaks ties.
 
-    Unless ``needed``, () bool, no pivots are made, and the impulses are meaningless. The tableau is s = T y + beta, with the basic variables s and
-    the non-basic ones y, the last of which is at first the artificial variable. In each pivot the variable enters that is complementary to the one
-    that left in the previous pivot.
+    Unless ``needed``, () bool, no pivots are made, and the impulses are meaningless. The tableau is s = T y + beta,
+    with the basic variables s and the non-basic ones y, the last of which is at first the artificial variable. In each
+    pivot the variable enters that is complementary to the one that left in the previous pivot.
     """
     matrix, q = complementarity_problem(problem)
     n, eps = len(q), jnp.finfo(q.dtype).eps

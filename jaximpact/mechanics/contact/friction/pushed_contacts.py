@@ -1,7 +1,9 @@
-"""Impulses of impacts with friction, by any law of impact, and of contacts where a part of the normal impulses is given.
+"""Impulses of impacts with friction, by any law of impact, and of contacts where a part of
+the normal impulses is given.
 
-With normal impulses of at least p, x = p + y, friction is bounded by mu (p + y). Each contact then counts as two at the same place: one pushes
-with y, as any contact, and the other with p, which the contact problem has as a row of its own that meets nothing else. Both rub at the same slip.
+With normal impulses of at least p, x = p + y, friction is bounded by mu (p + y). Each contact then counts as two at the
+same place: one pushes with y, as any contact, and the other with p, which the contact problem has as a row of its own
+that meets nothing else. Both rub at the same slip.
 """
 
 from __future__ import annotations
@@ -53,9 +55,11 @@ def pushed_impulses(
 def impulses_beyond(
     solve: Callable, cones: ConeProblem, matrix: Array, push: Array, guess: Array, among: Array
 ) -> tuple[Array, ConeProblem, Array, Array]:
-    """Solves a contact problem whose normal impulses are at least ``push``, (m,) or of size 0; other arguments as in `pushed_impulses`.
+    """Solves a contact problem whose normal impulses are at least ``push``, (m,) or of size 0;
+    other arguments as in `pushed_impulses`.
 
-    Returns the impulses (m, 1 + k), the problem without least impulses that has the same solution, the number of iterations and the residual.
+    Returns the impulses (m, 1 + k), the problem without least impulses that has the same solution, the number of
+    iterations and the residual.
     """
     if not push.size:
         x, *others = solve(matrix, cones.offset, cones.friction, guess, among)
@@ -75,11 +79,13 @@ def impact_impulses(
 
     Args:
         e: coefficients of restitution (m,).
-        cones: the contact problem whose ``offset`` (m, 1 + k) are the velocities before the impact; ``matrix``: its Delassus matrix.
+        cones: the contact problem whose ``offset`` (m, 1 + k) are the velocities before the impact; ``matrix``:
+            its Delassus matrix.
         solve, guess, among: as in `pushed_impulses`; ``solve`` returns impulses, iterations and the residual.
 
     Returns:
-        impulses (m, 1 + k); the problem with restitution in its ``offset``, of which they are the solution; and the residual ().
+        impulses (m, 1 + k); the problem with restitution in its ``offset``, of which they are the solution;
+        and the residual ().
     """
     normal = (jnp.arange(cones.offset.shape[1]) == 0)[None, :]
     with_velocity = cones._replace(

@@ -1,8 +1,9 @@
 """Static friction above sliding friction: which of the two coefficients acts at each contact in a step.
 
-A contact that stuck in the previous step sticks while its friction stays within the static coefficient; beyond that, it breaks away and slips with
-the sliding coefficient. A contact that slips has the sliding coefficient. Where its slip would reverse within a step, it comes to rest, and stays at
-rest if the static coefficient suffices for that: the result does not depend on where within the step the motion stops.
+A contact that stuck in the previous step sticks while its friction stays within the static coefficient; beyond that, it
+breaks away and slips with the sliding coefficient. A contact that slips has the sliding coefficient. Where its slip
+would reverse within a step, it comes to rest, and stays at rest if the static coefficient suffices for that: the result
+does not depend on where within the step the motion stops.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ def cones_in_act(cones: Any, before: FrictionInfo, modes: Callable, start: Any =
     Args:
         cones: the problem: a `ConeProblem`, or the tangential rows of listed contacts.
         before: modes of the contacts in the previous step, with their directions of slip.
-        modes: ``modes(cones, solution)`` solves the problem with the coefficients ``cones.friction``, starting from the latest solution; it returns
-            the modes (m,), the directions of slip (m, k), and its own solution.
+        modes: ``modes(cones, solution)`` solves the problem with the coefficients ``cones.friction``, starting from the
+            latest solution; it returns the modes (m,), the directions of slip (m, k), and its own solution.
         start: the solution that the first call of ``modes`` starts from.
 
     Returns:
-        the problem with the coefficients that act as its ``friction``; the mask (m,) of the contacts that break away first, from which others may
-        follow as their loads change; and the latest solution.
+        the problem with the coefficients that act as its ``friction``; the mask (m,) of the contacts that break away
+        first, from which others may follow as their loads change; and the latest solution.
     """
     known: Any = lax.stop_gradient(cones)
     with_static = lambda cones, held: cones._replace(friction=jnp.where(held, cones.static, cones.friction))
@@ -54,9 +55,11 @@ def cones_in_act(cones: Any, before: FrictionInfo, modes: Callable, start: Any =
 
 
 def slip_resolution(allowed: Array, largest: Array, static: Array | None) -> Array:
-    """Returns the slip velocity () up to which a contact counts as sticking, where its problem is solved to a residual ``allowed`` ().
+    """Returns the slip velocity () up to which a contact counts as sticking,
+    where its problem is solved to a residual ``allowed`` ().
 
-    ``largest`` (): the largest velocity in that problem; ``static``: coefficients of contacts at rest, None where they are those of slip.
+    ``largest`` (): the largest velocity in that problem; ``static``: coefficients of contacts at rest,
+    None where they are those of slip.
     """
     # not finer than the solver, nor much coarser: 1e4 residuals are a third of the largest velocity in single precision
     least = SHARP * allowed
@@ -65,7 +68,8 @@ def slip_resolution(allowed: Array, largest: Array, static: Array | None) -> Arr
 
 
 def slip_before(slip: Any) -> FrictionInfo:
-    """Returns the modes of contacts in the previous step, with their directions of slip (m, k) as components along the present tangents.
+    """Returns the modes of contacts in the previous step, with their directions of slip (m, k) as
+    components along the present tangents.
 
     ``slip``: the present tangential rows; in space the tangents may have turned since the previous step.
     """
@@ -73,9 +77,11 @@ def slip_before(slip: Any) -> FrictionInfo:
 
 
 def modes_at(slip: Any, v: Array, closed: Array, little: Array) -> FrictionInfo:
-    """Returns the modes of contacts at velocity v (d,), without derivatives, given the mask ``closed`` (m,) of those that are not open.
+    """Returns the modes of contacts at velocity v (d,), without derivatives,
+    given the mask ``closed`` (m,) of those that are not open.
 
-    ``slip``: the tangential rows. A closed contact sticks if the magnitude of its slip velocity is at most ``little`` (m,) [velocity] plus rounding.
+    ``slip``: the tangential rows. A closed contact sticks if the magnitude of its slip velocity is at most ``little``
+    (m,) [velocity] plus rounding.
     """
     slip, v, little = lax.stop_gradient((slip, v, little))
     velocity = slip.of(v)
