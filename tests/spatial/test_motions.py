@@ -252,7 +252,7 @@ def test_eulers_disk_rolls_steadily():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "scheme, order, error",
-    [(ji.MoreauJean(), 1, 4e-4), (ji.EventCorrected(), 2, 3e-5)],
+    [(ji.MoreauJean(), 1, 4e-4), (ji.EventCorrected(), 2, 5e-5)],
     ids=["MoreauJean", "EventCorrected"],
 )
 def test_a_tippe_top_keeps_jelletts_integral(scheme, order, error):
@@ -279,6 +279,7 @@ def test_a_tippe_top_keeps_jelletts_integral(scheme, order, error):
         errors.append(np.abs(found / found[0] - 1).max())
         # it slips and turns over
         assert motion.status == 0
+    # of second order: (h rate)^2 / 12 at 100 rad/s
     assert errors[1] < error and errors[1] < errors[0] / 2 ** (order - 0.2)
 
 
@@ -427,7 +428,8 @@ def test_a_million_steps_keep_energy_momentum_and_the_length_of_a_quaternion():
     for scheme, tolerance in ((ji.MoreauJean(), 0.1), (ji.EventCorrected(), 0.1)):
         motion = ji.solve(system.problem(), *start, t1=1000.0, steps=10**6, scheme=scheme, save=10**5)
         assert motion.status == 0
-        # some 10,000 impacts at 40 rad/s, of which a step is 1/25: measured 4 and 5 %; nothing pushes sideways
+        # some 10,000 impacts at 40 rad/s, of which a step is 1/25: measured 4 and 5 %, between impacts; nothing pushes
+        # sideways
         np.testing.assert_allclose(motion.energy, motion.energy[0], rtol=tolerance)
         np.testing.assert_allclose(motion.v[:, :2], 0, atol=1e-12)
         np.testing.assert_allclose(np.linalg.norm(motion.q[:, 3:], axis=1), 1, atol=0.02)

@@ -24,8 +24,9 @@ from .acceleration_problem import AccelerationProblem
 from .event_state import Event
 from .impacts import Collision, collision_status, may_be_first, met_together, order_matters, put_back, shared
 from .rubbing_contacts import braking, slip_noise
+from .short_flights import ShortFlights
 
-BRIEF = 8  # steps of flight under the largest acceleration of a gap, within which contacts are tested for falling back
+BRIEF = 8  # times the largest acceleration of a gap without forces: with it contacts are tested for falling back
 SHARP = 1e-12  # relative accuracy of percussions
 MOST = 1e3  # times the impulses without friction: larger ones with it are of contacts that all but jam
 
@@ -54,6 +55,7 @@ class Struck(NamedTuple):
 def strike(
     problem: Problem,
     motion: Motion,
+    flights: ShortFlights,
     event: Event,
     slip: Slip,
     impact: Array,
@@ -70,14 +72,14 @@ def strike(
     several impulses satisfy the laws, those nearest to ``guess`` (m, 1
     + k) are taken.
     """
-    (t, q, v, metric, contacts, speed), h, args = event, motion.h, motion.args
+    (t, q, v, metric, contacts, speed), args = event, motion.args
     frozen = lax.stop_gradient((t, q, v, args))
     free, _ = joint_acceleration(problem, lax.stop_gradient(metric), *frozen)
     _, turning = gap_derivatives(problem, *frozen)
-    normal = contacts.velocity(free)
-    slow = lax.stop_gradient(2 * h * (jnp.abs(normal) + jnp.abs(turning)))
+    normal = contacts.velocity(free) + turning
+    slow = lax.stop_gradient(flights.slowest(jnp.abs(normal)))
     e = jnp.broadcast_to(motion.e, speed.shape)
-    lands = lax.stop_gradient(impact & (e * jnp.abs(speed) <= slow) & ((e <= 0) | (normal + turning < 0)))
+    lands = lax.stop_gradient(impact & (e * jnp.abs(speed) <= slow) & ((e <= 0) | (normal < 0)))
     e = jnp.where(problem.impact_law.rebounding(impact & ~lands, among & ~lands), e, 0)
     cones = ConeProblem.of(contacts._replace(slip=slip._replace(velocity=slip.of(v))), speed)
     sizes = jnp.maximum(jnp.max(jnp.abs(cones.offset), axis=1), (1 + e) * jnp.abs(speed))
@@ -118,7 +120,8 @@ def strike(
     w = lax.stop_gradient(cones.velocity(x))
     own = lax.stop_gradient(cones.scales())
     room = own * (mu * x[:, 0] - length(x[:, 1:])[:, 0])
-    slack = 2e-3 * h * length(slip.jacobian @ lax.stop_gradient(free))[:, 0] + resolution
+    pull = lax.stop_gradient(jnp.max(jnp.abs(normal) + contacts.velocity_terms(free)))
+    slack = 2e-3 * flights.time(pull) * length(slip.jacobian @ lax.stop_gradient(free))[:, 0] + resolution
     speeds = length(w[:, 1:])[:, 0]
     moves = speeds > resolution
     near = acts & (mu > 0) & jnp.where(moves, speeds <= slack, room <= slack)
@@ -130,7 +133,7 @@ def strike(
         opened,
         (acts | stuck) & ~moves & (cones.at_rest > 0),
         slow,
-        jnp.max(slow) / (2 * h),
+        pull,
         error,
         status,
         jnp.zeros((), bool),
@@ -138,8 +141,9 @@ def strike(
 
 
 def fall_back(
-    problem: Problem, motion: Motion, event: Event, slip: Slip, rows: ConeProblem, found: Struck, closed: Array
-) -> Struck:
+    problem: Problem, flights: ShortFlights, event: Event, slip: Slip, rows: ConeProblem, found: Struck, closed: Array,
+    args: Any
+) -> Struck:  # fmt: skip
     """Keeps contacts closed that the impact ``found`` opens so slowly that they would close again
     before the flight is resolved.
 
@@ -149,7 +153,7 @@ def fall_back(
     """
     if len(closed) < 2:
         return found
-    (t, q, _, _, contacts, _), h, args = event, motion.h, motion.args
+    t, q, _, _, contacts, _ = event
     after = jnp.concatenate([contacts.gap_velocity(found.v)[:, None], slip.of(found.v)], axis=1)
 
     def falling() -> Array:
@@ -160,9 +164,9 @@ def fall_back(
         _, force, _ = accelerations.solve((closed | found.lands) & ~found.opened, lax.stop_gradient(towards))
         normal = accelerations.cones.velocity(force)[:, 0]
         sinks = normal < -noise(contacts, accelerations.free, accelerations.cones.offset[:, 0])
-        return found.opened & sinks & (lax.stop_gradient(after[:, 0]) <= 2 * h * jnp.abs(normal))
+        return found.opened & sinks & (lax.stop_gradient(after[:, 0]) <= flights.slowest(jnp.abs(normal)))
 
-    slowly = found.opened & (after[:, 0] <= BRIEF * h * found.pull)
+    slowly = found.opened & (after[:, 0] <= flights.slowest(BRIEF * found.pull))
     back = lax.cond(jnp.any(slowly), falling, lambda: jnp.zeros_like(closed))
     kept = (closed | found.lands | back) & (back | ~found.opened)
     none = (jnp.zeros_like(after), jnp.zeros((), jnp.int32))
@@ -221,6 +225,7 @@ def collide_rubbing(
     problem: Problem,
     law: ContactLaw,
     motion: Motion,
+    flights: ShortFlights,
     event: Event,
     slip: Slip,
     before: Rubbing,
@@ -231,8 +236,7 @@ def collide_rubbing(
     """As `impacts.collide`, for contacts that rub: also removes the slip of those that stick,
     and applies Coulomb's law at impacts.
 
-    ``motion``: its step h is the time below which flights are not resolved; ``slip``: tangential rows at the ``event``;
-    other arguments as there.
+    ``slip``: tangential rows at the ``event``; other arguments as there.
     """
     (_, q, v, metric, contacts, speed), closed = event, before.closed
     rows = ConeProblem.of(contacts._replace(slip=slip._replace(velocity=slip.of(v))), speed)
@@ -247,9 +251,9 @@ def collide_rubbing(
     involved = (closed | impact | beside) & jnp.any(impact)
     motion, rests = motion._replace(e=e), before.still | before.stopped
     guess = braking(rows, rows.offset, before.jammed, before.jammed)
-    found = strike(problem, motion, event, slip, impact, involved, rests, before.way, guess)
+    found = strike(problem, motion, flights, event, slip, impact, involved, rests, before.way, guess)
     strikes = jnp.any(impact)
-    found = fall_back(problem, motion, event, slip, rows, found, closed)
+    found = fall_back(problem, flights, event, slip, rows, found, closed, motion.args)
     choose = lambda x, y: jnp.where(strikes, x, y)
     q = q - choose(rows.response @ (found.impulse * delay[:, None]).ravel(), 0)
     v = choose(found.v, v)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -22,13 +21,10 @@ from ..scheme import FACING, mass_status, restitution_status
 from ..status import Status, as_status
 from .event_state import Event, impulses_to_change, persisting, reaction
 from .force_free import opens_by_change
+from .short_flights import ShortFlights
 
 # fraction of the accelerations by which an impact must change those of other contacts for their order to matter
 COUPLED = 1e-6
-
-
-# function from magnitudes of gap accelerations (m,) to the slowest gap velocities (m,) of impacts that are resolved
-Speed = Callable[[Array], Array]
 
 
 def met_together(
@@ -132,7 +128,7 @@ def lasting(
     problem: Problem,
     law: ContactLaw,
     motion: Motion,
-    slowest: Speed,
+    flights: ShortFlights,
     event: Event,
     involved: Array,
 ) -> tuple[Array, Array, Array, Array]:
@@ -147,8 +143,10 @@ def lasting(
     v = v + contacts.jump(reaction(law, contacts, speed, involved)[0])
     free = acceleration(problem, metric, t, q, v, args)
     gap_acceleration = gap_derivatives(problem, t, q, v, args)[1]
-    slow = slowest(jnp.abs(contacts.velocity(free)) + jnp.abs(gap_acceleration))
-    lasts = persisting(law, contacts, free, gap_acceleration, involved)[2]
+    push, _, lasts, _ = persisting(law, contacts, free, gap_acceleration, involved)
+    # what presses a contact: all that accelerates its gap but its own force; terms that cancel do not
+    by_others = jnp.abs(contacts.delassus()) @ push - contacts.diagonal() * push
+    slow = flights.slowest(jnp.abs(contacts.velocity(free) + gap_acceleration) + by_others)
     return (e * jnp.abs(speed) <= slow) & lasts, slow, free, gap_acceleration
 
 
@@ -157,7 +155,7 @@ def closes_again(
     contacts: Contacts,
     free: Array,
     gap_acceleration: Array,
-    slowest: Speed,
+    flights: ShortFlights,
     after: Array,
     opened: Array,
     involved: Array,
@@ -165,8 +163,8 @@ def closes_again(
     """Finds the contacts (m,) that an impact opens so slowly that they close again before their flight is resolved.
 
     ``after`` (m,): gap velocities after the impact; ``opened`` (m,): contacts that it opens, of those ``involved``
-    (m,); ``free`` (d,), ``gap_acceleration`` (m,): accelerations after the impact, as in `View`; ``slowest``:
-    as in `collide`.
+    (m,); ``free`` (d,), ``gap_acceleration`` (m,): accelerations after the impact, as in `View`; ``flights``: as in
+    `collide`.
 
     A body that rocks between two contacts opens them like this, more slowly at each impact, and comes to rest on both,
     if the forces hold it there. If they do not, it leaves one of them, with a part of the velocity that it would lose
@@ -178,12 +176,16 @@ def closes_again(
     def falling() -> Array:
         push = persisting(law, contacts, free, gap_acceleration, involved & ~opened)[0]
         normal = contacts.velocity(free) + gap_acceleration + contacts.delassus() @ push
-        found = opened & (normal < -noise(contacts, free, gap_acceleration)) & (after <= slowest(jnp.abs(normal)))
+        found = (
+            opened & (normal < -noise(contacts, free, gap_acceleration)) & (after <= flights.slowest(jnp.abs(normal)))
+        )
         rest = found | (involved & ~opened)
         return found & jnp.all(persisting(law, contacts, free, gap_acceleration, rest)[2] == rest)
 
     return lax.cond(
-        jnp.any(opened & (after <= slowest(jnp.max(jnp.abs(gap_acceleration) + contacts.velocity_terms(free))))),
+        jnp.any(
+            opened & (after <= flights.slowest(jnp.max(jnp.abs(gap_acceleration) + contacts.velocity_terms(free))))
+        ),
         falling,
         lambda: jnp.zeros_like(opened),
     )
@@ -228,7 +230,7 @@ class ImpactImpulses(NamedTuple):
         problem: Problem,
         law: ContactLaw,
         motion: Motion,
-        slowest: Speed,
+        flights: ShortFlights,
         event: Event,
         closed: Array,
         impact: Array,
@@ -237,12 +239,12 @@ class ImpactImpulses(NamedTuple):
         """Applies the impact law to the contacts of an ``impact`` (m,), to the ``closed`` ones (m,),
         and to those ``beside`` them.
 
-        ``beside`` (m,): contacts that touch without approaching; ``slowest``: as in `collide`.
+        ``beside`` (m,): contacts that touch without approaching; ``flights``: as in `collide`.
         """
         v, contacts, speed = event.v, event.contacts, event.speed
         involved = (closed | impact | beside) & jnp.any(impact)
         before = lax.stop_gradient(event)
-        stays, slow, free, gap_acceleration = lasting(problem, law, motion, slowest, before, involved)
+        stays, slow, free, gap_acceleration = lasting(problem, law, motion, flights, before, involved)
         lands = (impact | beside) & stays
         # if a contact beside the impact opened and counted as inelastic, the others would give it energy
         impact_law = problem.impact_law
@@ -257,7 +259,7 @@ class ImpactImpulses(NamedTuple):
         rounding = noise(contacts, jnp.abs(v) + contacts.jump_terms(percussion), speed)
         opened = involved & (after > rounding)
         flight = lax.stop_gradient((contacts, free, gap_acceleration))
-        back = closes_again(law, *flight, slowest, lax.stop_gradient(after), opened, involved)
+        back = closes_again(law, *flight, flights, lax.stop_gradient(after), opened, involved)
         opened = opened & ~back
         stopped = impact & ~lands & (jnp.abs(after) <= rounding)
         lands = lands | pressed_together(law, *flight, stopped, involved & ~opened)
@@ -307,7 +309,7 @@ def collide(
     problem: Problem,
     law: ContactLaw,
     motion: Motion,
-    slowest: Speed,
+    flights: ShortFlights,
     event: Event,
     closed: Array,
     candidates: Array,
@@ -317,8 +319,7 @@ def collide(
     """Puts closed contacts back onto their surfaces, and applies the impact law to the ``candidates`` (m,).
 
     Args:
-        slowest: function from magnitudes of gap accelerations (m,) to the lowest gap velocities (m,)
-            of impacts that are resolved.
+        flights: what decides which flights behind the impact are too short to be followed.
         event: the state at which contacts close or open.
         closed: mask (m,) of contacts that were closed before.
         candidates: mask (m,) of contacts that have an impact.
@@ -339,7 +340,7 @@ def collide(
         in_order = order_matters(problem, event._replace(speed=speed), closed, candidates, e, spread, motion.args)
         in_order |= may_be_first(oblique, event._replace(v=v, speed=speed), closed, impact, spread)
     blow = ImpactImpulses.of(
-        problem, law, motion, slowest, event._replace(q=q, v=v, speed=speed), closed, impact, beside
+        problem, law, motion, flights, event._replace(q=q, v=v, speed=speed), closed, impact, beside
     )
     v = v + contacts.jump(blow.percussion) + contacts.jump(blow.rest)
     # the other contacts close at times of their own: the same in value, with other derivatives

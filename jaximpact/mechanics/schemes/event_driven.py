@@ -137,12 +137,6 @@ class EventDriven(Scheme):
         """Returns the change () of a gap or level whose second rate is 1 that steps h do not resolve."""
         return jnp.zeros_like(h) if self.by_tolerance else frozen(2 * h * h)
 
-    def left_out(self, motion: Motion, normal: Array) -> tuple[Array, Array]:
-        """Returns the gaps (m,) up to which contacts that open against gap accelerations ``normal`` (m,) count as
-        closed, and the gap velocities (m,) by which the next impact may be changed so."""
-        atol, gap = self.tolerance(motion.h.dtype).absolute, self.unresolved(motion.h) * normal
-        return atol + gap, atol + gap / frozen(motion.t1 - motion.t0)
-
     def for_values(self) -> EventDriven:
         return replace(self, jumps=False, changes=False)
 
@@ -306,8 +300,8 @@ class EventCorrected(EventDriven):
     """`EventDriven` of order 2, by steps h.
 
     Positions, velocities and their derivatives are of second order in h where impacts are isolated and transversal.
-    A contact becomes a lasting one when it would separate slower than 2 h times the acceleration that closes it:
-    through an accumulation of impacts position is of second order, velocity and derivatives are of first order.
+    A contact becomes a lasting one when all its further flights together would take less than 4 h: through an
+    accumulation of impacts position is of second order, velocity and derivatives are of first order.
     """
 
     order: int = field(default=2, metadata={"static": True})

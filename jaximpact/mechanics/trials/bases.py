@@ -3,7 +3,6 @@ with the derivative of the event's time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -19,7 +18,6 @@ from .searches import CLOSE
 from .trial import Base, Hold, Tolerance, frozen, held, hold
 
 TERMS = 1e-3  # of a substep: the step h for which `linearisation.span` is about a substep
-SHARE = 0.01  # least share of its speed that a contact loses in an impact for its flights to end soon
 # times the estimated error of a motion: distance of a gap from zero within which an impact may be earlier or later
 SURE = 3
 # of the tolerance: gaps up to which a contact counts as closed, and displacements or velocities that a push gives in a
@@ -124,24 +122,3 @@ def times_off(tolerance: Tolerance, most: Array, error: Array, q: Array, contact
     off = SURE * error * contacts.velocity_terms(tolerance.absolute + tolerance.relative * jnp.abs(q))
     fast = jnp.abs(speed) * most > off
     return frozen(jnp.where(fast, off / jnp.where(fast, jnp.abs(speed), 1), most))
-
-
-def slowest_followed(
-    left_out: Callable[[Array], tuple[Array, Array]], e: Array, gap: Array, speed: Array, touching: Array, normal: Array
-) -> Array:
-    """Returns the gap velocities (m,) behind an impact up to which a contact counts as resting: its gap would stay
-    below that of ``left_out``.
-
-    They are those of ``left_out`` at most where another contact is about to close with a resolved impact, before the
-    flights that would be left out come to an end: the velocity that is left out changes that impact by as much. (If
-    they were zero there, accumulations were followed down to rounding: at 1e-3 sixty times the trials.) ``left_out``:
-    gaps and gap velocities (m,) that count as zero under gap accelerations; ``e``: restitution, () or (m,); ``gap``,
-    ``speed`` (m,): gaps and their rates before the impact; ``touching`` (m,): contacts that are closed or have an
-    impact; ``normal`` (m,): magnitudes of gap accelerations.
-    """
-    low, slow = left_out(normal)
-    least = jnp.sqrt(2 * low * normal)
-    flights = 2 * least / jnp.where(normal > 0, normal * jnp.maximum(1 - e, SHARE), 1)
-    resolved = ~touching & (speed < 0) & (e * -speed > least)
-    arrives = jnp.min(jnp.where(resolved, gap / jnp.where(resolved, -speed, 1), jnp.inf), initial=jnp.inf)
-    return jnp.where(arrives < flights, jnp.minimum(least, slow), least)

@@ -15,11 +15,12 @@ from jax import Array, lax
 from ...switches.switches import Kinks
 from ..contact.friction.cones import SLIP
 from ..events.event_state import Event
-from ..events.impacts import Speed, collide, lasting_at_end
+from ..events.impacts import collide, lasting_at_end
 from ..events.jump_search import path_jumped
+from ..events.short_flights import ShortFlights
 from ..scheme import JointInfo, Step, gradient_status
 from ..status import FAILURES, Status, as_status
-from .bases import at_impact, base_at, slowest_followed, times_off
+from .bases import at_impact, base_at, times_off
 from .borders import SettledSides, border_status, seek_border, settle_sides, status_of_slopes
 from .impacts_on_borders import Meeting, status_at_impact, status_behind
 from .jolts import Jolt, force_in_pieces, in_pieces, jolt_at_end, status_of_crossing
@@ -272,13 +273,13 @@ def _arrive(
     """
     scheme, _, law, motion, *_, pieces = step
     args, substep = motion.args, verdict.search.substep
-    event, delay, closed, candidates, near, slowest, spread, jolt, _ = _arrival(
+    event, delay, closed, candidates, near, flights, spread, jolt, _ = _arrival(
         step, hold, began, base, flown, verdict, switched, told
     )
     problem = jolt.problem
     t, q, v, metric, contacts, speed = event
     found = collide(
-        problem, law, motion, slowest, event, closed, candidates, near, spread
+        problem, law, motion, flights, event, closed, candidates, near, spread
     )  # fmt: skip
     moved = APPROACH * frozen(flown.q - base.q)
     status = found.status | gradient_status(law, problem, metric, contacts, t, q, moved, candidates, args)
@@ -305,16 +306,16 @@ def _arrive(
 class _Arrival(NamedTuple):
     """The end of a trial: the state there as an ``event``, the ``delay`` () of an impact behind the trial, masks (m,)
     of contacts that are still ``closed``, that have an impact (``candidates``), and whose gaps are ``near`` zero; the
-    function ``slowest`` of `collide`; the errors ``spread`` (m,) of the times between this impact and those of other
-    contacts, None where no derivative is asked for; the ``jolt`` of a border that is crossed, and the pieces of the
-    force with the one on which the trial was and the levels that are ``crossed``."""
+    ``flights`` that are too short to follow; the errors ``spread`` (m,) of the times between this impact and those of
+    other contacts, None where no derivative is asked for; the ``jolt`` of a border that is crossed, and the pieces of
+    the force with the one on which the trial was and the levels that are ``crossed``."""
 
     event: Event
     delay: Array
     closed: Array
     candidates: Array
     near: Array
-    slowest: Speed
+    flights: ShortFlights
     spread: Array | None
     jolt: Jolt
     crossed: tuple[Pieces, Where, Array]
@@ -346,8 +347,9 @@ def _arrival(
     closed, struck = closed & ~jolt.struck & ~jolt.parted, struck | jolt.struck
     candidates, near = impact | struck, near | struck
     e = problem.restitution_at(motion.e, speed, args)
-    left_out = partial(scheme.left_out, motion)
-    slowest = partial(slowest_followed, left_out, *frozen((e, contacts.gap, speed)), near | closed | candidates)
+    low, unknown = scheme.tolerance(q.dtype).absolute, scheme.unresolved(motion.h)
+    before = frozen((motion.t1 - motion.t0, e, contacts.gap, speed))
+    flights = ShortFlights(low, unknown, *before, near | closed | candidates)
     spread = None
     if scheme.jumps:
         most = scheme.resolution(motion)
@@ -355,7 +357,7 @@ def _arrival(
         if scheme.by_tolerance:
             spread = times_off(scheme.tolerance(q.dtype), most, told.until + told.error, *frozen((q, contacts, speed)))
         spread = jnp.minimum(spread + jnp.max(jnp.where(candidates, spread, 0)), most)
-    return _Arrival(event, delay, closed, candidates, near, slowest, spread, jolt, crossed)
+    return _Arrival(event, delay, closed, candidates, near, flights, spread, jolt, crossed)
 
 
 def _arrive_rubbing(
@@ -365,7 +367,7 @@ def _arrive_rubbing(
     trial ends (`RubbingContacts`)."""
     scheme, _, law, motion, *_ = step
     args, none, substep = motion.args, jnp.zeros((), jnp.int32), verdict.search.substep
-    event, delay, closed, candidates, near, slowest, spread, jolt, (pieces, piece, crossed) = _arrival(
+    event, delay, closed, candidates, near, flights, spread, jolt, (pieces, piece, crossed) = _arrival(
         step, hold, began, base, flown, verdict, switched, told
     )
     problem = jolt.problem
@@ -374,7 +376,7 @@ def _arrive_rubbing(
     stopped, breaks = ends_of_modes(step.pieces, t, flown, v, switched, substep, args)
     apart, status = status_of_ends(problem, event, stopped, breaks, switched, args)
     found = strike_rubbing(
-        problem, law, motion, slowest, event, base, (stopped, apart), breaks, jolt.shoved, closed, candidates, near,
+        problem, law, motion, flights, event, base, (stopped, apart), breaks, jolt.shoved, closed, candidates, near,
         spread,
     )  # fmt: skip
     moved = APPROACH * frozen(flown.q - base.q)

@@ -26,6 +26,7 @@ from ..events.event_state import Event
 from ..events.frictional_impacts import Rubbing, collide_rubbing, others_at_once
 from ..events.impacts import Collision
 from ..events.rubbing_contacts import Place, heading
+from ..events.short_flights import ShortFlights
 from ..friction import Slip, tangents
 from ..linearisation import noise
 from ..motion import By, Motion
@@ -497,24 +498,19 @@ def _on_edge(place: Place, closed: Array, found: Modes, towards: Array, accelera
 
 
 def strike_rubbing(
-    problem: Problem, law: ContactLaw, motion: Motion, slowest: Callable, event: Event, base: Base,
+    problem: Problem, law: ContactLaw, motion: Motion, flights: ShortFlights, event: Event, base: Base,
     stopped: tuple[Array, Array], breaks: Array, shoved: Array, closed: Array, candidates: Array, near: Array,
     spread: Array | None,
 ) -> Collision:  # fmt: skip
     """Puts contacts back onto their surfaces and applies the laws of impact, by `collide_rubbing`,
     at the end of a trial from ``base``.
 
-    ``slowest``: function from magnitudes of gap accelerations (m,) to the lowest gap velocities (m,) that are resolved;
-    ``stopped``: contacts (m,) whose slip has vanished, and those of them (m,) that others have not taken along, which
-    are brought to rest by themselves; ``shoved`` (m,): contacts whose slip has jumped.
+    ``flights``: those that are too short to follow; ``stopped``: contacts (m,) whose slip has vanished, and those of
+    them (m,) that others have not taken along, which are brought to rest by themselves; ``shoved`` (m,): contacts whose
+    slip has jumped.
     """
-    where, m = base.where, len(closed)
-    normal = jnp.max(frozen(jnp.abs(event.contacts.velocity(base.a)) + event.contacts.velocity_terms(base.a)))
-    resolved = jnp.min(slowest(jnp.broadcast_to(normal, m)))
-    h = resolved / (2 * jnp.where(normal > 0, normal, 1))
+    where = base.where
     slip = Slip.at(problem, event.metric, event.t, event.q, event.v, motion.args, where.tangents)
     still = ((closed & (where.mode == STICK) & ~breaks) | stopped[1]) & ~shoved
     before = Rubbing(closed, still, stopped[0] & ~shoved, where.way, where.jammed)
-    return collide_rubbing(
-        problem, law, motion._replace(h=h), event, slip, before, candidates, near, spread
-    )  # fmt: skip
+    return collide_rubbing(problem, law, motion, flights, event, slip, before, candidates, near, spread)
