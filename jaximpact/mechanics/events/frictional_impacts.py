@@ -6,6 +6,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
@@ -22,34 +23,13 @@ from ..problem import Problem
 from ..status import Status, as_status
 from .acceleration_problem import AccelerationProblem
 from .event_state import Event
-from .impacts import Collision, collision_status, may_be_first, met_together, order_matters, put_back, shared
+from .impacts import Blow
 from .rubbing_contacts import braking, slip_noise
 from .short_flights import ShortFlights
 
 BRIEF = 8  # times the largest acceleration of a gap without forces: with it contacts are tested for falling back
 SHARP = 1e-12  # relative accuracy of percussions
 MOST = 1e3  # times the impulses without friction: larger ones with it are of contacts that all but jam
-
-
-class Struck(NamedTuple):
-    """Result of the impact law: velocity ``v`` (d,) after the impact, and impulses (m, 1 + k).
-
-    Masks (m,) of contacts that have the impact and stay closed (``lands``), that the impact has ``opened``, and that do
-    not slip after it (``rests``). The gap velocities (m,) up to which an impact is too ``slow`` to be resolved; the
-    largest acceleration of a gap without contact forces, ``pull`` (); the solver's ``error`` (); status (); and whether
-    `fall_back` has kept contacts closed, ``back`` ().
-    """
-
-    v: Array
-    impulse: Array
-    lands: Array
-    opened: Array
-    rests: Array
-    slow: Array
-    pull: Array
-    error: Array
-    status: Array
-    back: Array
 
 
 def strike(
@@ -63,14 +43,14 @@ def strike(
     stuck: Array,
     way: Array,
     guess: Array,
-) -> Struck:
+) -> tuple[Blow, Array]:
     """Applies Newton's and Coulomb's laws to the contacts of an ``impact`` (m,) and to closed ones;
     ``among`` (m,) marks both.
 
     ``event``: the state at the impact; ``slip``: tangential rows there. Before the impact contacts ``stuck`` (m,)
     stick, and the other closed ones slip in the directions ``way`` (m, k), which matters for static friction. If
-    several impulses satisfy the laws, those nearest to ``guess`` (m, 1
-    + k) are taken.
+    several impulses satisfy the laws, those nearest to ``guess`` (m, 1 + k) are taken. Also returns the largest gap
+    acceleration () without contact forces, with its terms.
     """
     (t, q, v, metric, contacts, speed), args = event, motion.args
     frozen = lax.stop_gradient((t, q, v, args))
@@ -126,24 +106,15 @@ def strike(
     moves = speeds > resolution
     near = acts & (mu > 0) & jnp.where(moves, speeds <= slack, room <= slack)
     status |= as_status(jnp.any(near & impact), Status.DERIVATIVE_EVENTS)
-    return Struck(
-        v + cones.response @ x.ravel(),
-        x,
-        lands,
-        opened,
-        (acts | stuck) & ~moves & (cones.at_rest > 0),
-        slow,
-        pull,
-        error,
-        status,
-        jnp.zeros((), bool),
-    )
+    rests = (acts | stuck) & ~moves & (cones.at_rest > 0)
+    v = v + cones.response @ x.ravel()
+    return Blow(v, x, x[:, 0], lands, jnp.zeros_like(lands), opened, rests, slow, error, status), pull
 
 
 def fall_back(
-    problem: Problem, flights: ShortFlights, event: Event, slip: Slip, rows: ConeProblem, found: Struck, closed: Array,
-    args: Any
-) -> Struck:  # fmt: skip
+    problem: Problem, flights: ShortFlights, event: Event, slip: Slip, rows: ConeProblem, found: Blow, pull: Array,
+    closed: Array, args: Any,
+) -> Blow:  # fmt: skip
     """Keeps contacts closed that the impact ``found`` opens so slowly that they would close again
     before the flight is resolved.
 
@@ -166,7 +137,7 @@ def fall_back(
         sinks = normal < -noise(contacts, accelerations.free, accelerations.cones.offset[:, 0])
         return found.opened & sinks & (lax.stop_gradient(after[:, 0]) <= flights.slowest(jnp.abs(normal)))
 
-    slowly = found.opened & (after[:, 0] <= flights.slowest(BRIEF * found.pull))
+    slowly = found.opened & (after[:, 0] <= flights.slowest(BRIEF * pull))
     back = lax.cond(jnp.any(slowly), falling, lambda: jnp.zeros_like(closed))
     kept = (closed | found.lands | back) & (back | ~found.opened)
     none = (jnp.zeros_like(after), jnp.zeros((), jnp.int32))
@@ -178,8 +149,8 @@ def fall_back(
     ended = kept & jnp.any(back) & (rows.at_rest > 0)
     ended &= slips <= 1e3 * jnp.finfo(v.dtype).eps * lax.stop_gradient(jnp.max(jnp.abs(after)))
     return found._replace(
-        v=v, impulse=impulse, lands=found.lands | back, opened=found.opened & ~back, rests=found.rests | ended,
-        status=status, back=jnp.any(back),
+        v=v, impulse=impulse, lands=found.lands | back, back=back, opened=found.opened & ~back,
+        rests=found.rests | ended, status=status,
     )  # fmt: skip
 
 
@@ -207,11 +178,12 @@ def left_out(rows: ConeProblem, after: Array, kept: Array, rests: Array) -> tupl
     return jnp.where(sound, found, plain), as_status(~sound, Status.EVENTS_UNRESOLVED)
 
 
-class Rubbing(NamedTuple):
-    """What contacts did until an event.
+class WithFriction(NamedTuple):
+    """What contacts that rub did until an event, as `impacts.Before`.
 
     Masks (m,): those ``closed``; those of them that stick, ``still``, or whose slip has just ``stopped``; those that
-    have ``jammed``. Directions (m, k) in which the others slipped, ``way``.
+    have ``jammed``. Directions (m, k) in which the others slipped, ``way``; and the tangential rows at the event,
+    ``slip``.
     """
 
     closed: Array
@@ -219,66 +191,50 @@ class Rubbing(NamedTuple):
     stopped: Array
     way: Array
     jammed: Array
+    slip: Slip
 
+    def rows(self, event: Event) -> ConeProblem:
+        slip = self.slip._replace(velocity=self.slip.of(event.v))
+        return ConeProblem.of(event.contacts._replace(slip=slip), event.speed)
 
-def collide_rubbing(
-    problem: Problem,
-    law: ContactLaw,
-    motion: Motion,
-    flights: ShortFlights,
-    event: Event,
-    slip: Slip,
-    before: Rubbing,
-    candidates: Array,
-    near: Array,
-    spread: Array | None,
-) -> Collision:
-    """As `impacts.collide`, for contacts that rub: also removes the slip of those that stick,
-    and applies Coulomb's law at impacts.
+    def jump(self, rows: ConeProblem, impulse: Array, times: Array | float = 1.0) -> Array:
+        of_each = jnp.broadcast_to(jnp.asarray(times, impulse.dtype), impulse.shape[:1])
+        return rows.response @ (impulse * of_each[:, None]).ravel()
 
-    ``slip``: tangential rows at the ``event``; other arguments as there.
-    """
-    (_, q, v, metric, contacts, speed), closed = event, before.closed
-    rows = ConeProblem.of(contacts._replace(slip=slip._replace(velocity=slip.of(v))), speed)
-    oblique = rows.oblique()
-    impact, beside, together = met_together(contacts, oblique, v, speed, closed, candidates, near)
-    q, delay = put_back(contacts, q, speed, closed | candidates | impact, impact & ~candidates)
-    # errors of a path: velocities of lasting gaps and of sticking slips
-    left_over = braking(rows, rows.offset, closed, before.still)
-    v = v + rows.response @ left_over.ravel()
-    event = event._replace(q=q, v=v, speed=contacts.gap_velocity(v))
-    e = problem.restitution_at(motion.e, event.speed, motion.args)
-    involved = (closed | impact | beside) & jnp.any(impact)
-    motion, rests = motion._replace(e=e), before.still | before.stopped
-    guess = braking(rows, rows.offset, before.jammed, before.jammed)
-    found = strike(problem, motion, flights, event, slip, impact, involved, rests, before.way, guess)
-    strikes = jnp.any(impact)
-    found = fall_back(problem, flights, event, slip, rows, found, closed, motion.args)
-    choose = lambda x, y: jnp.where(strikes, x, y)
-    q = q - choose(rows.response @ (found.impulse * delay[:, None]).ravel(), 0)
-    v = choose(found.v, v)
-    zeno = impact & ~before.jammed & found.lands & (e > 0)
-    grazing = impact & ~before.jammed & ~zeno & (event.speed >= -found.slow)
-    pairs = oblique & impact[:, None] & impact[None, :]
-    through = shared(
-        oblique, impact & ~found.lands, closed | impact | beside, jnp.zeros_like(closed), found.impulse[:, 0], e
-    )
-    in_order = jnp.zeros((), bool)
-    if spread is not None:
-        in_order = order_matters(problem, event, closed, candidates, e, spread, motion.args)
-        in_order |= may_be_first(oblique, event, closed, impact, spread)
-    status = choose(found.status, 0) | collision_status(
-        problem, metric, e, impact, zeno=jnp.any(zeno), grazing=jnp.any(grazing), through=through,
-        at_once=jnp.any(pairs) | in_order | (together & (jnp.sum(impact) > 1)),
-    )  # fmt: skip
-    if problem.gaps.curves(event.t, q, motion.args):
-        status |= distance_status(problem, metric, contacts.jacobian, impact | closed, event.t, event.q, motion.args)
-    impulse = left_over + choose(found.impulse, 0)
-    closed = (closed | (found.lands & strikes)) & ~(found.opened & strikes)
-    joints = metric.joints.reaction(rows.rows.T @ impulse.ravel())
-    dies = strikes & (jnp.any(zeno) | found.back)
-    rests, error = choose(found.rests, rests), choose(found.error, 0)
-    return Collision(q, v, closed, impact, rests, impulse, joints, error, status, dies)
+    def errors_of_path(self, event: Event, rows: ConeProblem) -> Array:
+        return braking(rows, rows.offset, self.closed, self.still)
+
+    def sides(self, contacts: Contacts) -> Array:
+        return jnp.zeros_like(self.closed)
+
+    def joint_impulse(self, event: Event, rows: ConeProblem, impulse: Array) -> Array:
+        return event.metric.joints.reaction(rows.rows.T @ impulse.ravel())
+
+    def doubts(
+        self, problem: Problem, event: Event, v: Array, impact: Array, closed: Array, e: Array, spread: Array | None,
+        args: Any,
+    ) -> Array:  # fmt: skip
+        """Returns GAP_NOT_DISTANCE where gaps that may curve are no distances."""
+        if not problem.gaps.curves(event.t, event.q, args):
+            return jnp.zeros((), jnp.int32)
+        some, gradients = impact | self.closed, event.contacts.jacobian
+        return distance_status(problem, event.metric, gradients, some, event.t, event.q, args)
+
+    def blow(
+        self, problem: Problem, law: ContactLaw, motion: Motion, flights: ShortFlights, event: Event, rows: ConeProblem,
+        impact: Array, beside: Array,
+    ) -> Blow:  # fmt: skip
+        strikes, rests = jnp.any(impact), self.still | self.stopped
+        involved = (self.closed | impact | beside) & strikes
+        guess = braking(rows, rows.offset, self.jammed, self.jammed)
+        found, pull = strike(problem, motion, flights, event, self.slip, impact, involved, rests, self.way, guess)
+        found = fall_back(problem, flights, event, self.slip, rows, found, pull, self.closed, motion.args)
+        none = jnp.zeros_like(self.closed)
+        nothing = found._replace(
+            v=event.v, impulse=jnp.zeros_like(found.impulse), percussion=jnp.zeros_like(found.percussion), lands=none,
+            back=none, opened=none, rests=rests, error=jnp.zeros_like(found.error), status=jnp.zeros_like(found.status),
+        )  # fmt: skip
+        return jax.tree.map(lambda some, other: jnp.where(strikes, some, other), found, nothing)
 
 
 def others_at_once(contacts: Contacts, slip: Slip, ends: Array, first: Array) -> tuple[Array, Array]:

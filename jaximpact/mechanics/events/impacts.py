@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -12,15 +12,13 @@ from ...jaxtools.jaxpr_tools import depends_on
 from ...jaxtools.linalg import nonzero
 from ...switches.switches import Kinks
 from ..contact.laws import ContactLaw
-from ..contact.solver import complementarity
 from ..contacts import Contacts
 from ..linearisation import Metric, acceleration, gap_derivatives, noise
 from ..motion import Motion
 from ..problem import Problem
-from ..scheme import FACING, mass_status, restitution_status
+from ..scheme import mass_status, restitution_status
 from ..status import Status, as_status
-from .event_state import Event, impulses_to_change, persisting, reaction
-from .force_free import opens_by_change
+from .event_state import Event, impulses_to_change
 from .short_flights import ShortFlights
 
 # fraction of the accelerations by which an impact must change those of other contacts for their order to matter
@@ -124,154 +122,6 @@ def shared(oblique: Array, elastic: Array, touching: Array, sides: Array, percus
     return jnp.any(oblique & (elastic & takes)[:, None] & takes[None, :])
 
 
-def lasting(
-    problem: Problem,
-    law: ContactLaw,
-    motion: Motion,
-    flights: ShortFlights,
-    event: Event,
-    involved: Array,
-) -> tuple[Array, Array, Array, Array]:
-    """Finds which of the ``involved`` contacts (m,) stay closed after an inelastic impact,
-    or an elastic one too slow to be resolved.
-
-    Returns that mask; the gap velocity (m,) below which an impact is not resolved; and, at the velocity after an
-    inelastic impact, the acceleration without contact forces (d,) and the gap acceleration at constant velocity (m,).
-    """
-    motion = lax.stop_gradient(motion)
-    (t, q, v, metric, contacts, speed), e, args = event, motion.e, motion.args
-    v = v + contacts.jump(reaction(law, contacts, speed, involved)[0])
-    free = acceleration(problem, metric, t, q, v, args)
-    gap_acceleration = gap_derivatives(problem, t, q, v, args)[1]
-    push, _, lasts, _ = persisting(law, contacts, free, gap_acceleration, involved)
-    # what presses a contact: all that accelerates its gap but its own force; terms that cancel do not
-    by_others = jnp.abs(contacts.delassus()) @ push - contacts.diagonal() * push
-    slow = flights.slowest(jnp.abs(contacts.velocity(free) + gap_acceleration) + by_others)
-    return (e * jnp.abs(speed) <= slow) & lasts, slow, free, gap_acceleration
-
-
-def closes_again(
-    law: ContactLaw,
-    contacts: Contacts,
-    free: Array,
-    gap_acceleration: Array,
-    flights: ShortFlights,
-    after: Array,
-    opened: Array,
-    involved: Array,
-) -> Array:
-    """Finds the contacts (m,) that an impact opens so slowly that they close again before their flight is resolved.
-
-    ``after`` (m,): gap velocities after the impact; ``opened`` (m,): contacts that it opens, of those ``involved``
-    (m,); ``free`` (d,), ``gap_acceleration`` (m,): accelerations after the impact, as in `View`; ``flights``: as in
-    `collide`.
-
-    A body that rocks between two contacts opens them like this, more slowly at each impact, and comes to rest on both,
-    if the forces hold it there. If they do not, it leaves one of them, with a part of the velocity that it would lose
-    by coming to rest, and the flight is followed.
-    """
-    if len(opened) < 2:
-        return jnp.zeros_like(opened)
-
-    def falling() -> Array:
-        push = persisting(law, contacts, free, gap_acceleration, involved & ~opened)[0]
-        normal = contacts.velocity(free) + gap_acceleration + contacts.delassus() @ push
-        found = (
-            opened & (normal < -noise(contacts, free, gap_acceleration)) & (after <= flights.slowest(jnp.abs(normal)))
-        )
-        rest = found | (involved & ~opened)
-        return found & jnp.all(persisting(law, contacts, free, gap_acceleration, rest)[2] == rest)
-
-    return lax.cond(
-        jnp.any(
-            opened & (after <= flights.slowest(jnp.max(jnp.abs(gap_acceleration) + contacts.velocity_terms(free))))
-        ),
-        falling,
-        lambda: jnp.zeros_like(opened),
-    )
-
-
-def pressed_together(
-    law: ContactLaw, contacts: Contacts, free: Array, gap_acceleration: Array, stopped: Array, still: Array
-) -> Array:
-    """Finds the contacts (m,) that an impact has ``stopped`` (m,) and that the forces hold closed together with the
-    others that are ``still`` (m,).
-
-    Where the impact opens a contact, the forces may hold those that it leaves, though they would not hold all. ``free``
-    (d,), ``gap_acceleration`` (m,): accelerations after the impact, as in `View`.
-    """
-    if len(stopped) < 2:
-        return jnp.zeros_like(stopped)
-    stays = lambda: stopped & persisting(law, contacts, free, gap_acceleration, still)[2]
-    return lax.cond(jnp.any(stopped), stays, lambda: jnp.zeros_like(stopped))
-
-
-class ImpactImpulses(NamedTuple):
-    """Result of the impact law at an event.
-
-    Masks (m,) of contacts: ``lands``, those of the impact that stay closed; ``back``, those that would open but close
-    again at once, and are kept closed; ``opened``, those that open. Numbers (m,): the gap velocity up to which an
-    impact is too ``slow`` to be resolved, the ``percussion``, the further impulse ``rest`` that stops the contacts of
-    ``back``, and the residual ``error`` of the law. And ``status`` ().
-    """
-
-    lands: Array
-    back: Array
-    opened: Array
-    slow: Array
-    percussion: Array
-    rest: Array
-    error: Array
-    status: Array
-
-    @classmethod
-    def of(
-        cls,
-        problem: Problem,
-        law: ContactLaw,
-        motion: Motion,
-        flights: ShortFlights,
-        event: Event,
-        closed: Array,
-        impact: Array,
-        beside: Array,
-    ) -> ImpactImpulses:
-        """Applies the impact law to the contacts of an ``impact`` (m,), to the ``closed`` ones (m,),
-        and to those ``beside`` them.
-
-        ``beside`` (m,): contacts that touch without approaching; ``flights``: as in `collide`.
-        """
-        v, contacts, speed = event.v, event.contacts, event.speed
-        involved = (closed | impact | beside) & jnp.any(impact)
-        before = lax.stop_gradient(event)
-        stays, slow, free, gap_acceleration = lasting(problem, law, motion, flights, before, involved)
-        lands = (impact | beside) & stays
-        # if a contact beside the impact opened and counted as inelastic, the others would give it energy
-        impact_law = problem.impact_law
-        e = jnp.where(impact_law.rebounding((impact | beside) & ~lands, involved & ~lands), motion.e, 0)
-        least = impact_law.least(e, lambda: reaction(law, contacts, speed, involved)[0])
-        velocity = impact_law.velocity(e, speed)
-        matrix = contacts.delassus()
-        beyond, _, status = reaction(law, contacts, speed + velocity + (matrix @ least if least.size else 0), involved)
-        percussion = beyond + least if least.size else beyond
-        after = speed + matrix @ percussion
-        # where the impact stops a body, the velocity before it sets the round-off
-        rounding = noise(contacts, jnp.abs(v) + contacts.jump_terms(percussion), speed)
-        opened = involved & (after > rounding)
-        flight = lax.stop_gradient((contacts, free, gap_acceleration))
-        back = closes_again(law, *flight, flights, lax.stop_gradient(after), opened, involved)
-        opened = opened & ~back
-        stopped = impact & ~lands & (jnp.abs(after) <= rounding)
-        lands = lands | pressed_together(law, *flight, stopped, involved & ~opened)
-        kept = back | (involved & (closed | lands) & ~opened)
-        rest = lax.cond(
-            jnp.any(back), lambda: impulses_to_change(contacts, -after, kept), lambda: jnp.zeros_like(after)
-        )
-        defect = lax.stop_gradient(jnp.where(involved, after + velocity, 0))
-        error = complementarity(defect, lax.stop_gradient(beyond), contacts.diagonal())
-        return cls(lands, back, opened, slow, percussion, rest, error, status)
-
-
 def put_back(contacts: Contacts, q: Array, speed: Array, pulled: Array, others: Array) -> tuple[Array, Array]:
     """Puts the ``pulled`` contacts (m,) back onto their surfaces: returns q (d,), and by how much later than the event
     the ``others`` (m,) close, (m,).
@@ -282,6 +132,69 @@ def put_back(contacts: Contacts, q: Array, speed: Array, pulled: Array, others: 
     delay = jnp.where(others, (contacts.gap - lax.stop_gradient(contacts.gap)) / jnp.where(others, -speed, 1), 0)
     gap = jnp.where(others, lax.stop_gradient(contacts.gap), contacts.gap)
     return q + contacts.jump(impulses_to_change(contacts, -gap, pulled)), delay
+
+
+class Blow(NamedTuple):
+    """What an impact law does at an event: the velocity ``v`` (d,) behind it, and the impulses, (m,) or of contacts
+    that rub (m, 1 + k); their normal components (m,) in the impact itself, ``percussion``.
+
+    Masks (m,) of contacts: ``lands``, those of the impact that stay closed; ``back``, those that would open but close
+    again at once, and are kept closed; ``opened``, those that open; ``rests``, those that do not slip behind it. The
+    gap velocity (m,) up to which an impact is too ``slow`` to be resolved; the residual ``error`` () of the law; and
+    status ().
+    """
+
+    v: Array
+    impulse: Array
+    percussion: Array
+    lands: Array
+    back: Array
+    opened: Array
+    rests: Array
+    slow: Array
+    error: Array
+    status: Array
+
+
+class Before(Protocol):
+    """What contacts did until an event, and the laws that they follow there: `WithoutFriction` or `WithFriction`.
+
+    ``closed`` (m,): contacts that were closed; ``jammed`` (m,): those whose impulses are no impacts, as velocities jump
+    by friction alone. Impulses of this object are (m,), or of contacts that rub (m, 1 + k).
+    """
+
+    @property
+    def closed(self) -> Array: ...
+    @property
+    def jammed(self) -> Array: ...
+    def rows(self, event: Event) -> Any:
+        """Returns the contact problem at an event, which knows pairs that are `oblique`."""
+
+    def jump(self, rows: Any, impulse: Array, times: Array | float = 1.0) -> Array:
+        """Returns the change of velocity (d,) by impulses, each multiplied by a number of ``times`` (m,)."""
+
+    def errors_of_path(self, event: Event, rows: Any) -> Array:
+        """Returns the impulses that stop what should not move: gaps of closed contacts, slips of those that stick."""
+
+    def blow(
+        self, problem: Problem, law: ContactLaw, motion: Motion, flights: ShortFlights, event: Event, rows: Any,
+        impact: Array, beside: Array,
+    ) -> Blow:  # fmt: skip
+        """Applies the laws to the contacts of an ``impact`` (m,), to the closed ones, and to those ``beside`` them,
+        which touch without approaching (m,)."""
+
+    def sides(self, contacts: Contacts) -> Array:
+        """Returns the mask (m,) of closed contacts that are the sides of a bilateral constraint."""
+
+    def joint_impulse(self, event: Event, rows: Any, impulse: Array) -> Array:
+        """Returns the impulses (j,) with which joints react to those of the contacts."""
+
+    def doubts(
+        self, problem: Problem, event: Event, v: Array, impact: Array, closed: Array, e: Array, spread: Array | None,
+        args: Any,
+    ) -> Array:  # fmt: skip
+        """Returns status bits (): what remains in doubt behind an ``impact`` (m,) with velocity v (d,) after it, and
+        contacts that are ``closed`` (m,) then."""
 
 
 class Collision(NamedTuple):
@@ -306,63 +219,51 @@ class Collision(NamedTuple):
 
 
 def collide(
-    problem: Problem,
-    law: ContactLaw,
-    motion: Motion,
-    flights: ShortFlights,
-    event: Event,
-    closed: Array,
-    candidates: Array,
-    near: Array,
-    spread: Array | None,
-) -> Collision:
+    problem: Problem, law: ContactLaw, motion: Motion, flights: ShortFlights, event: Event, before: Before,
+    candidates: Array, near: Array, spread: Array | None,
+) -> Collision:  # fmt: skip
     """Puts closed contacts back onto their surfaces, and applies the impact law to the ``candidates`` (m,).
 
     Args:
         flights: what decides which flights behind the impact are too short to be followed.
         event: the state at which contacts close or open.
-        closed: mask (m,) of contacts that were closed before.
+        before: what the contacts did until then.
         candidates: mask (m,) of contacts that have an impact.
         near: mask (m,) of contacts with zero gap; those that close at the same instant take part in the impact.
         spread: error () of the times of impacts; None where no derivative is asked for.
     """
-    _, q, v, metric, contacts, speed = event
-    oblique = contacts.oblique()
-    impact, beside, together = met_together(contacts, oblique, v, speed, closed, candidates, near)
-    q, delay = put_back(contacts, q, speed, closed | candidates | impact, impact & ~candidates)
-    tangent = impulses_to_change(contacts, -speed, closed)
-    v = v + contacts.jump(tangent)
-    speed = speed + contacts.delassus() @ tangent
-    e = problem.restitution_at(motion.e, speed, motion.args)
-    motion = motion._replace(e=e)
+    contacts, speed, args, closed = event.contacts, event.speed, motion.args, before.closed
+    rows = before.rows(event)
+    oblique = rows.oblique()
+    impact, beside, together = met_together(contacts, oblique, event.v, speed, closed, candidates, near)
+    q, delay = put_back(contacts, event.q, speed, closed | candidates | impact, impact & ~candidates)
+    left_over = before.errors_of_path(event, rows)
+    v = event.v + before.jump(rows, left_over)
+    event = event._replace(q=q, v=v, speed=contacts.gap_velocity(v))
+    e = problem.restitution_at(motion.e, event.speed, args)
     in_order = jnp.zeros((), bool)
     if spread is not None:
-        in_order = order_matters(problem, event._replace(speed=speed), closed, candidates, e, spread, motion.args)
-        in_order |= may_be_first(oblique, event._replace(v=v, speed=speed), closed, impact, spread)
-    blow = ImpactImpulses.of(
-        problem, law, motion, flights, event._replace(q=q, v=v, speed=speed), closed, impact, beside
-    )
-    v = v + contacts.jump(blow.percussion) + contacts.jump(blow.rest)
+        in_order = order_matters(problem, event, closed, candidates, e, spread, args)
+        in_order |= may_be_first(oblique, event, closed, impact, spread)
+    blow = before.blow(problem, law, motion._replace(e=e), flights, event, rows, impact, beside)
     # the other contacts close at times of their own: the same in value, with other derivatives
-    q = q - contacts.jump(blow.percussion * delay)
+    q = q - before.jump(rows, blow.impulse, delay)
     # conditions that make derivatives doubtful, or the step one of first order
-    zeno = impact & blow.lands & (e > 0)
+    zeno = impact & ~before.jammed & blow.lands & (e > 0)
     dies = jnp.any(zeno | blow.back)
-    grazing = impact & ~zeno & (speed >= -blow.slow)
+    grazing = impact & ~before.jammed & ~zeno & (event.speed >= -blow.slow)
     pairs = oblique & impact[:, None] & impact[None, :]
-    sides = jnp.any(closed[:, None] & closed[None, :] & (contacts.angles() < FACING), axis=1)
-    through = shared(oblique, impact & ~blow.lands, closed | impact | beside, sides, blow.percussion, e)
+    involved = closed | impact | beside
+    through = shared(oblique, impact & ~blow.lands, involved, before.sides(contacts), blow.percussion, e)
     status = blow.status | collision_status(
-        problem, metric, e, impact, zeno=dies, grazing=jnp.any(grazing), through=through,
+        problem, event.metric, e, impact, zeno=dies, grazing=jnp.any(grazing), through=through,
         at_once=jnp.any(pairs) | in_order | (together & (jnp.sum(impact) > 1)),
     )  # fmt: skip
-    closed = (closed | blow.lands | blow.back) & ~blow.opened
-    if spread is not None:
-        free = opens_by_change(problem, event.t, q, event.v, v, impact & (e <= 0), closed, motion.args, spread)
-        status |= as_status(free, Status.DERIVATIVE_EVENTS)
-    impulse, rests = tangent + blow.percussion + blow.rest, jnp.zeros_like(closed)
-    error = jnp.max(blow.error, initial=0.0)
-    return Collision(q, v, closed, impact, rests, impulse, event.joint_impulse(impulse), error, status, dies)
+    after = (closed | blow.lands | blow.back) & ~blow.opened
+    status |= before.doubts(problem, event._replace(q=q), blow.v, impact, after, e, spread, args)
+    impulse = left_over + blow.impulse
+    joints = before.joint_impulse(event, rows, impulse)
+    return Collision(q, blow.v, after, impact, blow.rests, impulse, joints, blow.error, status, dies)
 
 
 def collision_status(

@@ -15,6 +15,7 @@ from jax import Array, lax
 from ...switches.switches import Kinks
 from ..contact.friction.cones import SLIP
 from ..events.event_state import Event
+from ..events.frictionless_impacts import WithoutFriction
 from ..events.impacts import collide, lasting_at_end
 from ..events.jump_search import path_jumped
 from ..events.short_flights import ShortFlights
@@ -27,7 +28,7 @@ from .jolts import Jolt, force_in_pieces, in_pieces, jolt_at_end, status_of_cros
 from .kept_events import Turn, keep_events
 from .pieces import Pieces, Where
 from .resets import cross_border
-from .rubbing import Change, RubbingContacts, ends_of_modes, status_of_ends, strike_rubbing
+from .rubbing import Change, RubbingContacts, ends_of_modes
 from .searches import TOGETHER, Search, Verdict, decide_on_trial, event_met
 from .stops import check_surface, move_to_zero, surface_to_watch
 from .tableau import TABLEAUS
@@ -278,9 +279,7 @@ def _arrive(
     )
     problem = jolt.problem
     t, q, v, metric, contacts, speed = event
-    found = collide(
-        problem, law, motion, flights, event, closed, candidates, near, spread
-    )  # fmt: skip
+    found = collide(problem, law, motion, flights, event, WithoutFriction(closed), candidates, near, spread)
     moved = APPROACH * frozen(flown.q - base.q)
     status = found.status | gradient_status(law, problem, metric, contacts, t, q, moved, candidates, args)
     if pieces is not None and scheme.jumps:
@@ -373,12 +372,10 @@ def _arrive_rubbing(
     problem = jolt.problem
     t, q, v, metric, contacts, _ = event
     candidates = candidates | (closed & base.where.jammed)
-    stopped, breaks = ends_of_modes(step.pieces, t, flown, v, switched, substep, args)
-    apart, status = status_of_ends(problem, event, stopped, breaks, switched, args)
-    found = strike_rubbing(
-        problem, law, motion, flights, event, base, (stopped, apart), breaks, jolt.shoved, closed, candidates, near,
-        spread,
-    )  # fmt: skip
+    ends = ends_of_modes(step.pieces, problem, event, flown, switched, substep, args)
+    stopped, apart, breaks, status = ends
+    before = step.pieces.before(problem, event, base.where, ends, jolt.shoved, closed, args)
+    found = collide(problem, law, motion, flights, event, before, candidates, near, spread)
     moved = APPROACH * frozen(flown.q - base.q)
     status |= found.status | gradient_status(law, problem, metric, contacts, t, q, moved, candidates, args)
     # behind a border all contacts are looked at anew, as behind an impact

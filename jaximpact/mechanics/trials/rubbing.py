@@ -21,15 +21,12 @@ from jax import Array, lax
 from ...jaxtools.outlined import outlined
 from ..coefficients import lengths
 from ..contact.friction.cones import OPEN, SLIP, STICK, could_jam, dependent, jams
-from ..contact.laws import ContactLaw
 from ..events.event_state import Event
-from ..events.frictional_impacts import Rubbing, collide_rubbing, others_at_once
-from ..events.impacts import Collision
+from ..events.frictional_impacts import WithFriction, others_at_once
 from ..events.rubbing_contacts import Place, heading
-from ..events.short_flights import ShortFlights
 from ..friction import Slip, tangents
 from ..linearisation import noise
-from ..motion import By, Motion
+from ..motion import By
 from ..problem import Problem
 from ..status import Status, as_status
 from .bases import NOTHING, rounding_of_gaps
@@ -234,6 +231,15 @@ class RubbingContacts:
         at, has, status = reset_at(self.pieces, of_switches, later, at._replace(where=piece), atol, args)
         return at._replace(where=flown.where), has, met | status
 
+    def before(
+        self, problem: Problem, event: Event, where: Modes, ends: Ends, shoved: Array, closed: Array, args: Any
+    ) -> WithFriction:
+        """Returns what the ``closed`` contacts (m,) did until an event: they were in the modes ``where``, of which some
+        have come to their ``ends``, or their slip has jumped (``shoved``, (m,))."""
+        slip = Slip.at(problem, event.metric, event.t, event.q, event.v, args, where.tangents)
+        still = ((closed & (where.mode == STICK) & ~ends.breaks) | ends.apart) & ~shoved
+        return WithFriction(closed, still, ends.stopped & ~shoved, where.way, where.jammed, slip)
+
     def unresolved(self, s: Array, off: Array) -> Array:
         """Returns the changes (3m + k,) of levels whose second rate is 1 that are not resolved in a trial of length s;
         ``off`` (): those of borders.
@@ -326,38 +332,38 @@ class Change(NamedTuple):
         return jnp.any(self.loosed | self.stopped | self.breaks) | self.struck
 
 
+class Ends(NamedTuple):
+    """Modes that end at an event: masks (m,) of contacts whose slip has ``stopped``; those of them that others have not
+    taken along, which are brought to rest by themselves, ``apart``; those that break away, ``breaks``; and status bits
+    where that leaves no derivative."""
+
+    stopped: Array
+    apart: Array
+    breaks: Array
+    status: Array
+
+
 def ends_of_modes(
-    contacts: RubbingContacts, t: Array, flown: Base, v: Array, switched: Array, substep: Array, args: Any
-) -> tuple[Array, Array]:
-    """Returns the masks (m,) of contacts whose slip stops at the end ``flown`` of a trial, where a level has
-    ``switched`` (3m,), and that break away.
+    contacts: RubbingContacts, problem: Problem, event: Event, flown: Base, switched: Array, substep: Array, args: Any
+) -> Ends:
+    """Finds the modes that end at an ``event``, at the end ``flown`` of a trial, where a level has ``switched`` (3m,).
 
     Other levels that are zero at the same time, and fall, end too: of two contacts of one body that break away, the
-    first is at its limit without slip until the second is.
+    first is at its limit without slip until the second is. Two contacts that stop, or break away, at one instant are
+    harmless if no impulse passes from one to the other. If they are linked, or if one breaks away where the force
+    jumps, the status gets DERIVATIVE_EVENTS.
     """
-    where, m = frozen(flown.where), len(flown.closed)
+    where, m, none = frozen(flown.where), len(flown.closed), jnp.zeros((), jnp.int32)
 
     def look() -> Array:
         watch = contacts.watch(*frozen((where, flown.closed, flown.slack, args)))
-        level, rate = watch(*frozen((t, flown.q, v, flown.a)))
+        level, rate = watch(*frozen((event.t, flown.q, event.v, flown.a)))
         return switched | ((level <= where.allowed) & (rate * substep < -where.allowed))
 
     ended = lax.cond(jnp.any(switched[: 3 * m]), look, lambda: jnp.zeros_like(switched))
-    return ended[:m], ended[m : 2 * m] | ended[2 * m : 3 * m]
+    stopped, breaks = ended[:m], ended[m : 2 * m] | ended[2 * m : 3 * m]
 
-
-def status_of_ends(
-    problem: Problem, event: Event, stopped: Array, breaks: Array, switched: Array, args: Any
-) -> tuple[Array, Array]:
-    """Returns which contacts (m,) stopped at the same instant as another, or in space,
-    and status bits where that leaves no derivative.
-
-    Two contacts that stop, or break away, at one instant are harmless if no impulse passes from one to the other. If
-    they are linked, or if one breaks away where the force jumps, the status gets DERIVATIVE_EVENTS.
-    """
-    m, none = len(stopped), jnp.zeros((), jnp.int32)
-
-    def look() -> tuple[Array, Array]:
+    def look_at_several() -> tuple[Array, Array]:
         slip = Slip.at(problem, event.metric, event.t, event.q, event.v, args)
         apart, linked = others_at_once(event.contacts, slip, stopped, switched[:m])
         apart, told = apart | (stopped & (slip.k > 1)), jnp.any(linked)
@@ -369,7 +375,8 @@ def status_of_ends(
     several = (jnp.sum(stopped) > 1) | (jnp.sum(breaks) > 1)
     # where slip in space stops, a little of it is left
     left = stopped & (problem.slip_velocity(event.t, event.q, event.v, args).shape[1] > 1)
-    return lax.cond(several, look, lambda: (left, none))
+    apart, status = lax.cond(several, look_at_several, lambda: (left, none))
+    return Ends(stopped, apart, breaks, status)
 
 
 class _Decision(NamedTuple):
@@ -495,22 +502,3 @@ def _on_edge(place: Place, closed: Array, found: Modes, towards: Array, accelera
     sticks = rests & (found.mode == STICK) & (room <= EDGE * most)
     begins = rests & (found.mode == SLIP) & (lengths(accelerations[:, 1:]) <= EDGE * lengths(place.cones.offset[:, 1:]))
     return jnp.any(sticks | begins)
-
-
-def strike_rubbing(
-    problem: Problem, law: ContactLaw, motion: Motion, flights: ShortFlights, event: Event, base: Base,
-    stopped: tuple[Array, Array], breaks: Array, shoved: Array, closed: Array, candidates: Array, near: Array,
-    spread: Array | None,
-) -> Collision:  # fmt: skip
-    """Puts contacts back onto their surfaces and applies the laws of impact, by `collide_rubbing`,
-    at the end of a trial from ``base``.
-
-    ``flights``: those that are too short to follow; ``stopped``: contacts (m,) whose slip has vanished, and those of
-    them (m,) that others have not taken along, which are brought to rest by themselves; ``shoved`` (m,): contacts whose
-    slip has jumped.
-    """
-    where = base.where
-    slip = Slip.at(problem, event.metric, event.t, event.q, event.v, motion.args, where.tangents)
-    still = ((closed & (where.mode == STICK) & ~breaks) | stopped[1]) & ~shoved
-    before = Rubbing(closed, still, stopped[0] & ~shoved, where.way, where.jammed)
-    return collide_rubbing(problem, law, motion, flights, event, slip, before, candidates, near, spread)
