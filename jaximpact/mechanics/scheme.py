@@ -106,8 +106,8 @@ class JointInfo(NamedTuple):
 
 class Step(NamedTuple):
     """Constant inputs of one step of a ``scheme`` that locates events: problem, contact law and motion; the time
-    ``start`` () at which the step begins and its ``length`` (); and the ``pieces`` of a force that jumps
-    (`pieces.Pieces`), None where it is smooth."""
+    ``start`` () at which the step begins and its ``length`` (); and the ``regime``, what it asks of contacts and of the
+    pieces of a force that jumps (`regimes`), once that is known."""
 
     scheme: Any
     problem: Problem
@@ -115,7 +115,7 @@ class Step(NamedTuple):
     motion: Motion
     start: Array
     length: Array
-    pieces: Any = None
+    regime: Any = None
 
 
 class Info(NamedTuple):

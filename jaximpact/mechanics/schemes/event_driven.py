@@ -33,8 +33,6 @@ from ...jaxtools.derivative_rules import forward_only
 from ..contact.laws import ContactLaw, Open
 from ..contacts import Contacts
 from ..events.impact_record import IMPACT, ImpactRecord
-from ..events.rubbing_contacts import held_velocity
-from ..friction import FrictionInfo
 from ..linearisation import Metric, acceleration, closure, linearise
 from ..motion import Motion
 from ..problem import Problem
@@ -43,10 +41,9 @@ from ..status import Status, as_status
 from ..trials.bases import TERMS, times_off
 from ..trials.driven_step import first_carry, goes_on, turn
 from ..trials.flights import flight
-from ..trials.jolts import force_in_pieces, in_pieces
 from ..trials.modes import Modes
-from ..trials.pieces import Pieces, Where
-from ..trials.rubbing import RubbingContacts
+from ..trials.pieces import Where
+from ..trials.regimes import in_regime, regime_of
 from ..trials.stops import Stop, Until
 from ..trials.tableau import TABLEAUS
 from ..trials.trial import Tolerance, frozen, held
@@ -69,7 +66,7 @@ class DrivenState(NamedTuple):
     none, and the ``substep`` () that the next trial tries; the ``record`` of the first impacts and the ``stop`` of the
     motion if they are asked for; ``where``, the sides of a force with jumps (`pieces`) or what contacts that rub do;
     the estimated ``error`` () of the motion so far, in units of the tolerance, and the error ``spread`` () of the time
-    of the latest impact. Each of the last five is None where it is not needed."""
+    of the latest impact. The record, the stop and both errors are None where they are not needed."""
 
     n: Array
     q: Array
@@ -151,8 +148,8 @@ class EventDriven(Scheme):
 
     def on_piece(self, problem: Problem, motion: Motion, state: Any) -> Problem:
         step = Step(self, problem, Open(), motion, motion.t0, motion.h)
-        pieces, piece = force_in_pieces(in_pieces(step, state.q, state.v), state.where)
-        return pieces.on(piece.sides)
+        regime = in_regime(step, state.q, state.v).regime
+        return regime.pieces.on(regime.piece(state.where).sides)
 
     def time_errors(self, motion: Motion, state: Any, contacts: Contacts, speed: Array) -> Array:
         most = self.resolution(motion)
@@ -188,16 +185,9 @@ class EventDriven(Scheme):
         info = info._replace(
             error=jnp.zeros_like(t0) if self.by_tolerance else None, ended=jnp.full_like(t0, jnp.nan), near=zero
         )
-        if problem.slip is not None:
-            rubbing = RubbingContacts.of(problem, t0, q0, v0, args, motion.by)
-            where = rubbing.start(motion.h, t0, q0, v0, args)
-            v0 = held_velocity(rubbing.bound(where), t0, motion.h, q0, v0, state.closed, args)
-            state = state._replace(v=v0, where=where)
-            info = info._replace(friction=FrictionInfo.none(m, where.way.shape[1], q0.dtype))
-        else:
-            pieces = Pieces.of(problem, t0, q0, v0, args, prescribed=True)
-            if pieces is not None:
-                state = state._replace(where=pieces.start(t0, q0, v0, args))
+        regime = regime_of(problem, t0, q0, v0, args, motion.by)
+        where, v0 = regime.start(motion.h, t0, q0, v0, state.closed, args)
+        state, info = state._replace(v=v0, where=where), info._replace(friction=regime.report(m, where))
         if self.jumps:
             state = state._replace(error=jnp.zeros_like(t0), spread=jnp.zeros_like(t0))
         if self.impacts:
@@ -218,9 +208,8 @@ class EventDriven(Scheme):
             ended=jnp.full_like(motion.t0, jnp.nan),
             near=near,
         )
-        if problem.slip is not None:
-            rubbed = FrictionInfo.none(len(state.closed), state.where.way.shape[1], state.q.dtype)
-            info = info._replace(friction=rubbed)
+        regime = regime_of(problem, motion.t0, state.q, state.v, motion.args, motion.by)
+        info = info._replace(friction=regime.report(len(state.closed), state.where))
         if self.by_tolerance or self.until is not None:
             return state._replace(n=state.n + 1), info
         whole = motion.h if length is None else length
@@ -237,8 +226,8 @@ class EventDriven(Scheme):
         whole = motion.h if length is None else length
         n, q = state.n, state.q
         step = Step(self, problem, law, motion, motion.time(n), whole)
-        if problem.slip is not None:
-            step = in_pieces(step, q, state.v)
+        if problem.slip is not None:  # the same contacts in all trials
+            step = in_regime(step, q, state.v)
         carry = first_carry(step, state)
         if self.trials > SCANNED:
             carry = forward_only(lax.while_loop(partial(goes_on, step), partial(turn, step), carry), NO_REVERSE)
@@ -251,9 +240,7 @@ class EventDriven(Scheme):
         short = short if told.stop is None else short & ~told.stop.stopped
         status |= as_status(short, Status.TRIALS_EXHAUSTED)
         ending = jnp.where(short, 0, search.substep)  # after a failure no more trials are made
-        impulse, rubbed = told.impulse, FrictionInfo.none(len(base.closed), 0, q.dtype)
-        if problem.slip is not None:
-            impulse, rubbed = told.impulse[:, 0], base.where.of(base.closed)._replace(impulse=told.impulse[:, 1:])
+        impulse, rubbed = in_regime(step, q, state.v).regime.impulses(told.impulse, base)
         info = Info(
             base.q,
             (base.q - q) / whole,

@@ -10,7 +10,7 @@ from jax import Array
 
 from ..events.jump_search import path_jumped
 from ..scheme import Step
-from .jolts import force_in_pieces, in_pieces
+from .regimes import in_regime
 from .trial import Base, Trial, attempt, frozen, grazes, held, least_gaps
 
 
@@ -19,7 +19,8 @@ def flight(step: Step, state: Any) -> tuple[Trial, Array]:
     event may lie in the step, ()."""
     scheme, _, _, motion, t, s, _ = step
     q, v, closed, args = state.q, state.v, state.closed, motion.args
-    pieces, piece = force_in_pieces(in_pieces(step, q, v), state.where)
+    regime = in_regime(step, q, v).regime
+    pieces, piece = regime.pieces, regime.piece(state.where)
     problem, tolerance, none = pieces.on(piece.sides), scheme.tolerance(q.dtype), jnp.zeros(len(closed), q.dtype)
 
     def hold(t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any) -> tuple[Array, Array, Array, Array]:

@@ -19,9 +19,7 @@ from ..problem import Problem
 from ..scheme import Step
 from ..status import Status, as_status
 from .borders import cross_apart
-from .one_piece import OnePiece
 from .pieces import Pieces, Where
-from .rubbing import RubbingContacts
 from .trial import Base, frozen
 
 ROUNDING = 1e3  # roundings of the terms of a number, up to which it counts as zero
@@ -100,46 +98,16 @@ def jolt_at(
     return Jolt(new, v, impulse, counts & (change < 0), counts & (change > 0), shoved, status)
 
 
-def in_pieces(step: Step, q: Array, v: Array, a: Array | None = None) -> Step:
-    """Returns the step with the pieces of its force, or the contacts that rub, for a motion with q, v and, if known,
-    the acceleration a (d,)."""
-    problem, args = step.problem, step.motion.args
-    if isinstance(step.pieces, RubbingContacts):
-        return step
-    found: Any
-    if problem.slip is not None:
-        found = RubbingContacts.of(problem, step.start, q, v, args, step.motion.by)
-    else:
-        found = Pieces.of(problem, step.start, q, v, args, prescribed=True)
-    pieces = found.pieces if isinstance(found, RubbingContacts) else found
-    if pieces is not None and pieces.cancels:
-        pieces.pace = frozen((step.motion.h, v, jnp.zeros_like(v) if a is None else a))
-    return step._replace(pieces=found)
-
-
-def force_in_pieces(step: Step, where: Any) -> tuple[Pieces, Where]:
-    """Returns the pieces of the force and the one on which the motion is, from what a base has of both."""
-    if isinstance(step.pieces, RubbingContacts):
-        return step.pieces.pieces, where.piece
-    if step.pieces is None:
-        return OnePiece(step.problem), Where.none(step.start.dtype)
-    return step.pieces, where
-
-
-def jolt_at_end(
-    step: Step, t: Array, q: Array, v: Array, flown: Base, switched: Array | None
-) -> tuple[Jolt, tuple[Pieces, Where, Array]]:
-    """Finds what happens at once at a state (t, q, v) at the end ``flown`` of a trial that ends on the border that has
-    ``switched``; also returns the pieces of the force, that of the trial,
-    and the levels (k,) of time and place whose borders are crossed."""
-    pieces, piece = force_in_pieces(step, flown.where)
+def jolt_at_end(step: Step, t: Array, q: Array, v: Array, flown: Base, switched: Array) -> tuple[Jolt, Array]:
+    """Finds what happens at once at a state (t, q, v) at the end ``flown`` of a trial that ends on the borders of the
+    force that have ``switched`` (k,); also returns the levels (k,) of time and place whose borders are crossed."""
+    pieces, piece = step.regime.pieces, step.regime.piece(flown.where)
     m, j = len(flown.closed), len(flown.joint_force)
-    if switched is None or pieces.count == 0:
-        return Jolt.none(step.problem, v, m, j), (pieces, piece, jnp.zeros(0, bool))
-    of_force = switched[len(switched) - pieces.count :]
-    crossed = crossed_at(pieces, piece, of_force, t, q, v, flown.a, step.motion.args)
+    if pieces.count == 0:
+        return Jolt.none(step.problem, v, m, j), switched
+    crossed = crossed_at(pieces, piece, switched, t, q, v, flown.a, step.motion.args)
     atol = step.scheme.tolerance(q.dtype).absolute
-    return jolt_at(pieces, piece, crossed, t, q, v, flown.closed, j, atol, step.motion.args), (pieces, piece, crossed)
+    return jolt_at(pieces, piece, crossed, t, q, v, flown.closed, j, atol, step.motion.args), crossed
 
 
 def status_of_crossing(

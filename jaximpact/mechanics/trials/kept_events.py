@@ -20,10 +20,9 @@ from .trial import Base, Hold, frozen
 
 
 class Turn(NamedTuple):
-    """What has happened at the end of a trial: the mask ``impact`` (m,), with the ``impulse`` (m,); time ``t`` (),
-    position ``q``, velocities ``before`` and ``after`` (d,); and masks (m,) of contacts whose force or slip has reached
-    zero by itself, which have ``loosed``, ``stopped`` or broken away (``breaks``),
-    the last two None without friction."""
+    """What has happened at the end of a trial: the mask ``impact`` (m,), with the ``impulse``, (m,) or of contacts that
+    rub (m, 1 + k); time ``t`` (), position ``q``, velocities ``before`` and ``after`` (d,); and masks (m,) of contacts
+    whose force or slip has reached zero by itself, which have ``loosed``, ``stopped`` or broken away (``breaks``)."""
 
     impact: Array
     impulse: Array
@@ -32,31 +31,39 @@ class Turn(NamedTuple):
     before: Array
     after: Array
     loosed: Array
-    stopped: Array | None = None
-    breaks: Array | None = None
+    stopped: Array
+    breaks: Array
+
+    @property
+    def rubs(self) -> bool:
+        return self.impulse.ndim > 1
+
+    @property
+    def normal(self) -> Array:
+        """The normal impulses (m,)."""
+        return self.impulse[:, 0] if self.rubs else self.impulse
 
 
 def keep_events(
-    record: ImpactRecord, kinds: tuple[str, ...], turn: Turn, pieces: Any, hold: Hold, began: Array,
+    record: ImpactRecord, kinds: tuple[str, ...], turn: Turn, regime: Any, hold: Hold, began: Array,
     ends: tuple[Base, Base, Base], substep: Array, args: Any,
 ) -> tuple[ImpactRecord, Array]:  # fmt: skip
     """Adds the events of some ``kinds`` at the end of a trial to a record, in the order of the kinds and contacts;
     also returns status bits.
 
-    ``pieces``: the contacts that rub, where some do; ``began``: time at which the trial began; ``ends``: its base, its
+    ``regime``: what the step asks of its contacts; ``began``: time at which the trial began; ``ends``: its base, its
     end, and the base from which the motion goes on.
     """
     none = jnp.zeros((), jnp.int32)
     if kinds == (IMPACT,):
-        return record.with_impacts(turn.impact, turn.t, turn.q, turn.before, turn.after, turn.impulse), none
+        return record.with_impacts(turn.impact, turn.t, turn.q, turn.before, turn.after, turn.normal), none
     found = _changes(turn, *ends[::2])
-    rubs, m = turn.stopped is not None, len(turn.impact)
+    m = len(turn.impact)
     # without a tangential force the room for it vanishes with the normal force, and nearly so before
-    breaks_away = False if turn.breaks is None else turn.breaks
     # what has reached zero by itself: the level of a contact's mode, or its force
-    released = found[RELEASE] & (turn.loosed | breaks_away) if RELEASE in kinds else jnp.zeros_like(turn.loosed)
+    released = found[RELEASE] & (turn.loosed | turn.breaks) if RELEASE in kinds else jnp.zeros_like(turn.loosed)
     reached = [released]
-    if turn.stopped is not None and turn.breaks is not None:
+    if turn.rubs:
         slows = [found[kind] for kind in (STOP, REVERSAL) if kind in kinds]
         stopped = turn.stopped & ~released & (jnp.any(jnp.stack(slows), axis=0) if slows else False)
         breaks = turn.breaks & ~released & (found[BREAK] if BREAK in kinds else False)
@@ -69,9 +76,9 @@ def keep_events(
 
     def values(*at: Any) -> Array:
         force = hold(*at[:3], flown.closed, flown.slack, args)[1]
-        if not rubs:
+        if not turn.rubs:
             return force
-        return jnp.concatenate([force[:, 0], pieces.levels(flown.where, *at[:3], flown.closed, args)])
+        return jnp.concatenate([force[:, 0], regime.levels(flown.where, *at[:3], flown.closed, args)])
 
     def own(which: Array) -> tuple[Array, Array, Array, Array]:
         value = lambda *at: jnp.sum(jnp.where(which, values(*at), 0))
@@ -96,7 +103,7 @@ def keep_events(
     asked = [kind for kind in KINDS if kind in kinds]
     for kind in asked:
         t, q, before, after = at_impact if kind == IMPACT else of_contact
-        impulse = turn.impulse if kind == IMPACT else jnp.zeros_like(turn.impulse)
+        impulse = turn.normal if kind == IMPACT else jnp.zeros_like(turn.normal)
         record = record.with_impacts(found[kind], t, q, before, after, impulse, whole(jnp.int32(KINDS.index(kind))))
     return record, jnp.max(status, initial=0) & int(Status.DERIVATIVE_JUMP)
 
@@ -104,7 +111,7 @@ def keep_events(
 def _changes(turn: Turn, base: Base, after: Base) -> dict[str, Array]:
     """Returns the masks (m,) of contacts with an event of each kind, between the bases before and after it."""
     found = {IMPACT: turn.impact, RELEASE: base.closed & ~after.closed}
-    if turn.stopped is None:
+    if not turn.rubs:
         return found
     (old, new), lasts = frozen((base.where, after.where)), base.closed & after.closed
     slips, sticks = lasts & (old.mode == SLIP), lasts & (old.mode == STICK)

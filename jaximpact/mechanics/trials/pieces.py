@@ -51,6 +51,7 @@ FLAT = 10
 # side of it
 INSIDE = 64
 Held = tuple[Array, Array, Array, Any]  # as `trial.held` gives
+Pace = tuple[Array, Array, Array]  # time scale (), velocity and acceleration (d,) of a motion
 
 
 def contact_velocities(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> Array:
@@ -115,12 +116,9 @@ class Pieces:
         passes: mask of those of ``ends`` beyond whose borders the piece is finite, but for these borders themselves,
             as q/|q|.
         cancels: whether derivatives of the force may be rounding next to a border (`Switches.cancels`).
-        pace: time scale (), velocity and acceleration (d,) of the motion, for how far inside a border such a force is
-            evaluated; None if not known.
+        pace: of the motion, for how far inside a border such a force is evaluated; None if not known.
         prescribes: names of the functions with switches that prescribe velocities, among "joints" and "slip".
     """
-
-    pace: tuple[Array, Array, Array] | None = None
 
     def __init__(
         self,
@@ -129,9 +127,10 @@ class Pieces:
         stated: Switches | None,
         *operands: Any,
         prescribes: tuple[str, ...] = (),
+        pace: Pace | None = None,
     ) -> None:
         self.problem, self.switches, self.only_stated = problem, switches, switches is stated
-        self.prescribes = prescribes
+        self.prescribes, self.pace = prescribes, pace
         self.outlined: dict[str, Callable] = {}
         # stated switches come first; among their sides those of the surfaces are last, after the switches inside the
         # stated functions
@@ -168,12 +167,14 @@ class Pieces:
         reported: Mark = depends_on_path,
         kinks: bool = True,
         prescribed: bool = False,
+        pace: Pace | None = None,
     ) -> Pieces | None:
         """Finds the pieces of a problem's force for states of these shapes;
         None (decided at trace time) if it has no switch with levels.
 
         ``reported``: which switches count, by what they depend on; ``kinks``: whether those that only kink do;
-        ``prescribed``: whether those of joints and slip velocities do, on place and time. With more than MAX_LEVELS
+        ``prescribed``: whether those of joints and slip velocities do, on place and time; ``pace``: of the motion, if
+        known. With more than MAX_LEVELS
         levels these are left out, or all but the stated switches.
         """
         at = t, q, v, args
@@ -183,10 +184,10 @@ class Pieces:
             switches = force_switches(problem, *at, reported, levels=True, kinks=kinks, beside=tuple(beside.values()))
             if switches is None:
                 return None
-            found = cls(problem, switches, stated, *at, prescribes=tuple(beside))
+            found = cls(problem, switches, stated, *at, prescribes=tuple(beside), pace=pace)
             if found.count <= MAX_LEVELS:
                 return found
-        return None if stated is None else cls(problem, stated, stated, *at)
+        return None if stated is None else cls(problem, stated, stated, *at, pace=pace)
 
     def start(self, t: Array, q: Array, v: Array, args: Any) -> Where:
         """Returns the sides on which a motion begins, before borders at its start are treated."""

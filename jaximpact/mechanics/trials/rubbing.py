@@ -23,17 +23,20 @@ from ..coefficients import lengths
 from ..contact.friction.cones import OPEN, SLIP, STICK, could_jam, dependent, jams
 from ..events.event_state import Event
 from ..events.frictional_impacts import WithFriction, others_at_once
-from ..events.rubbing_contacts import Place, heading
-from ..friction import Slip, tangents
+from ..events.rubbing_contacts import Place, heading, held_velocity
+from ..friction import FrictionInfo, Slip, tangents
 from ..linearisation import noise
 from ..motion import By
 from ..problem import Problem
+from ..scheme import Step
 from ..status import Status, as_status
 from .bases import NOTHING, rounding_of_gaps
 from .borders import rounding_of_levels, settle_sides
+from .changes import Arrival, Change, Ends
+from .jolts import status_of_crossing
 from .modes import Modes, at_limit
 from .one_piece import OnePiece
-from .pieces import Pieces
+from .pieces import Pace, Pieces, Where
 from .resets import reset_at
 from .sliding import InModes, status_of_modes
 from .steering import Node, steered, unsure
@@ -56,6 +59,8 @@ class RubbingContacts:
     ``pieces`` of the force. ``by``: what derivatives are taken by, if known.
     """
 
+    probes = False  # whether a motion begins with a trial of length zero
+
     def __init__(self, pieces: Pieces, m: int, by: By | None) -> None:
         self.pieces, self.m, self.count, self.by = pieces, m, 3 * m + pieces.count, by
         # each once in native code
@@ -63,9 +68,15 @@ class RubbingContacts:
         self.base = outlined(self._base)
 
     @classmethod
-    def of(cls, problem: Problem, t: Array, q: Array, v: Array, args: Any, by: By | None) -> RubbingContacts:
-        pieces = Pieces.of(problem, t, q, v, args, prescribed=True)
-        return cls(OnePiece(problem) if pieces is None else pieces, problem.count(t, q, args), by)
+    def of(
+        cls, problem: Problem, t: Array, q: Array, v: Array, args: Any, by: By | None, pace: Pace | None = None
+    ) -> RubbingContacts:
+        pieces = Pieces.of(problem, t, q, v, args, prescribed=True, pace=pace) or OnePiece(problem)
+        return cls(pieces, problem.count(t, q, args), by)
+
+    def piece(self, where: Modes) -> Where:
+        """Returns the piece of the force on which the motion is."""
+        return where.piece
 
     def on(self, where: Modes) -> Problem:
         """Returns the problem on the sides where the motion is."""
@@ -79,13 +90,26 @@ class RubbingContacts:
         """Returns the pieces with accelerations in these modes."""
         return InModes(self.pieces, where, held_in_modes)
 
-    def start(self, h: Array, t: Array, q: Array, v: Array, args: Any) -> Modes:
+    def start(self, h: Array, t: Array, q: Array, v: Array, closed: Array, args: Any) -> tuple[Modes, Array]:
         """Returns the modes, of open contacts, and the sides with which a motion with steps h begins: on a border,
-        those to which it goes."""
+        those to which it goes; and the velocity (d,) with which it does, as ``closed`` contacts (m,) hold it."""
         further = BEGINS * jnp.finfo(q.dtype).eps * (jnp.abs(t) + h)
         piece = self.pieces.start(t + further, q + further * v, v, args)
         piece = self.pieces.at_sides(piece, piece.sides, *frozen((t, q, v, args)))
-        return Modes.none(tangents(self.pieces.on(piece.sides), t, q, args), piece)
+        where = Modes.none(tangents(self.pieces.on(piece.sides), t, q, args), piece)
+        return where, held_velocity(self.bound(where), t, h, q, v, closed, args)
+
+    def first(
+        self, step: Step, begins: Array, q: Array, v: Array, closed: Array, substep: Array, where: Modes
+    ) -> tuple[Base, Array]:
+        """Makes the first base of a step, and its status; ``begins`` (): whether the motion does."""
+        change = Change.none(self.m, self.pieces.count, begins)
+        elapsed = jnp.where(jnp.zeros((), bool), v[0], 0)
+        base, status = self.settle(step, step.start, elapsed, q, v, closed, where, change, substep)
+        if self.pieces.count and step.scheme.jumps:
+            doubt = self.status_of_start(where, step.motion.h, step.start, q, v, step.motion.by, step.motion.args)
+            status |= jnp.where(begins, doubt, 0)
+        return base, status
 
     def status_of_start(self, where: Modes, h: Array, t: Array, q: Array, v: Array, by: By | None, args: Any) -> Array:
         """Returns DERIVATIVE_JUMP if with other data a motion would begin on the other side of a border."""
@@ -96,11 +120,11 @@ class RubbingContacts:
         return as_status(jnp.any(near), Status.DERIVATIVE_JUMP)
 
     def _base(
-        self, t: Array, elapsed: Array, q: Array, v: Array, closed: Array, where: Modes, change: Change, begins: Array,
+        self, t: Array, elapsed: Array, q: Array, v: Array, closed: Array, where: Modes, change: Change,
         substep: Array, atol: Array, span: Array, args: Any,
     ) -> tuple[Base, Array]:  # fmt: skip
         """As `base_in_modes`, and decides on which sides of borders of the velocity the motion goes on."""
-        given = change, begins, substep, atol, span, args
+        given = change, substep, atol, span, args
         if len(self.pieces.steep) == 0:
             place = Place.at(self.on(where), t, q, v, args, None)
             return base_in_modes(self, place, t, elapsed, q, v, closed, where, *given)
@@ -109,14 +133,15 @@ class RubbingContacts:
 
         def anew() -> tuple[Base, Array]:
             within = self.in_modes(base.where)
-            sides = settle_sides(within, where.piece, t, q, v, base.closed, change.left, atol, span, args, by=self.by)
+            left = change.switched & self.pieces.slid(where.piece)
+            sides = settle_sides(within, where.piece, t, q, v, base.closed, left, atol, span, args, by=self.by)
             place = within.place(sides.where, t, q, sides.v, base.closed, args)
             modes = where._replace(piece=sides.where)
             found, more = base_in_modes(self, place, t, elapsed, q, sides.v, closed, modes, *given)
-            more |= sides.status | jnp.where(begins, sides.at_start, 0)
+            more |= sides.status | jnp.where(change.begins, sides.at_start, 0)
             return found, more | status_of_modes(base.where, found.where, base.closed)
 
-        base, status = lax.cond(change.some | begins, anew, lambda: (base, status))
+        base, status = lax.cond(change.some, anew, lambda: (base, status))
         again = lambda: self.held(base.where, t, q, base.v, base.closed, base.slack, args)
         as_it_is = lambda: (base.a, base.force, base.push, base.joint_force)
         a, force, push, of_joints = lax.cond(jnp.any(base.where.piece.slides), again, as_it_is)
@@ -130,18 +155,17 @@ class RubbingContacts:
         place = where.place(self.on(where), t, q, v, args)
         return held_in_modes(place, where.facing(t, place), closed, slack)
 
-    def longest(self, where: Modes) -> Array:
-        """Returns the length () of the longest trial: derivatives across a slip on a straight
-        line are singular at its stop."""
-        return jnp.min(SHARE * where.times[:1], initial=jnp.inf)
-
-    def steer(self, base: Base, t: Array, s: Array, args: Any, stable: float) -> tuple[Base, Array | float]:
+    def steer(self, base: Base, t: Array, s: Array, covers: Array, args: Any, stable: float) -> tuple:
         """Returns a base from which a trial of length s, at time t, is steered where its slips turn too fast for it
-        (`steering`), and the time () for which changes across them last, infinite if it is steered. ``stable``: how
-        many such times a trial may take without."""
-        where, closed = base.where, base.closed
+        (`steering`); its length, zero where contacts have jammed; whether it still ``covers`` () the rest of the step;
+        and the time () for which changes across such slips last, infinite if it is steered. ``stable``: how many such
+        times a trial may take without."""
+        where, closed, jams = base.where, base.closed, jnp.any(base.where.jammed)
+        # derivatives across a slip on a straight line are singular at its stop
+        longest = jnp.min(SHARE * where.times[:1], initial=jnp.inf)
+        covers, s = covers & ~jams & (s <= longest), jnp.where(jams, 0, jnp.minimum(s, longest))
         if where.tangents is None:
-            return base, jnp.inf
+            return base, s, covers, jnp.inf
 
         def node(t: Array, q: Array, v: Array, way: Array) -> Node:
             place = where.place(self.on(where), t, q, v, args)
@@ -153,7 +177,7 @@ class RubbingContacts:
         stiff = stable * where.times[1] < s
         angles = lax.cond(stiff, lambda: steered(node, where.way, slips, t, base, s), lambda: 0 * where.angles)
         where = where._replace(angles=angles, clock=jnp.stack([t, jnp.where(stiff, s, 0)]))
-        return base._replace(where=where), jnp.where(stiff, jnp.inf, where.times[1])
+        return base._replace(where=where), s, covers, jnp.where(stiff, jnp.inf, where.times[1])
 
     def unsure(self, base: Base, tolerance: Tolerance) -> Array | float:
         """Returns the error () in velocities of a trial that is steered, in units of the tolerance."""
@@ -231,6 +255,14 @@ class RubbingContacts:
         at, has, status = reset_at(self.pieces, of_switches, later, at._replace(where=piece), atol, args)
         return at._replace(where=flown.where), has, met | status
 
+    def of_force(self, levels: Array) -> Array:
+        """Returns those of all levels (3m + k,) that are of the force."""
+        return levels[3 * self.m :]
+
+    def ends(self, problem: Problem, event: Event, flown: Base, switched: Array, substep: Array, args: Any) -> Ends:
+        """As `ends_of_modes`."""
+        return ends_of_modes(self, problem, event, flown, switched, substep, args)
+
     def before(
         self, problem: Problem, event: Event, where: Modes, ends: Ends, shoved: Array, closed: Array, args: Any
     ) -> WithFriction:
@@ -240,6 +272,48 @@ class RubbingContacts:
         still = ((closed & (where.mode == STICK) & ~ends.breaks) | ends.apart) & ~shoved
         return WithFriction(closed, still, ends.stopped & ~shoved, where.way, where.jammed, slip)
 
+    def behind(self, flown: Base, crossed: Array, now: tuple) -> Modes:
+        """Returns the modes at the end ``flown`` of a trial, where the levels ``crossed`` (k,) of the force are, on the
+        sides beyond; ``now`` = (t, q, v, args)."""
+        where = flown.where._replace(force=frozen(flown.force))
+        if self.pieces.count == 0:
+            return where
+        sides = self.pieces.beyond(where.piece, crossed, *now)
+        return where._replace(piece=self.pieces.at_sides(where.piece, sides, *now))
+
+    def settle(
+        self, step: Step, t: Array, elapsed: Array, q: Array, v: Array, closed: Array, where: Modes, change: Change,
+        substep: Array,
+    ) -> tuple[Base, Array]:  # fmt: skip
+        """Makes the base at a state, from what the contacts did until then (``where``); also returns status bits."""
+        scheme, motion = step.scheme, step.motion
+        span = frozen(jnp.abs(t) + motion.h)
+        given = change, substep, scheme.tolerance(q.dtype).absolute, span, motion.args
+        base, status = self.base(t, elapsed, q, v, closed, where, *given)
+        return base, status if scheme.jumps else status & ~int(Status.DERIVATIVE_EVENTS)
+
+    def status_of_arrival(
+        self, step: Step, arrival: Arrival, ends: Ends, change: Change, base: Base, flown: Base, after: Base
+    ) -> Array:
+        """Returns the status of derivatives where slips stop and borders are crossed at one instant, or at that of an
+        impact."""
+        # the force of those that go on to slip jumps at a time of their own
+        status = as_status(jnp.any(ends.apart & (after.where.mode == SLIP)), Status.DERIVATIVE_EVENTS)
+        if self.pieces.count == 0:
+            return status
+        now, over = frozen((*arrival.event[:3], step.motion.args)), ends.stopped | ends.breaks
+        return status | status_of_crossing(
+            self.pieces, flown.where.piece, arrival.crossed, arrival.impact, over, flown.a, now
+        )
+
+    def report(self, m: int, where: Any) -> FrictionInfo:
+        """Returns the report on the friction of a step without any."""
+        return FrictionInfo.none(m, where.way.shape[1], where.way.dtype)
+
+    def impulses(self, impulse: Array, base: Base) -> tuple[Array, FrictionInfo]:
+        """Returns the normal impulses (m,) of a step, and its report on friction."""
+        return impulse[:, 0], base.where.of(base.closed)._replace(impulse=impulse[:, 1:])
+
     def unresolved(self, s: Array, off: Array) -> Array:
         """Returns the changes (3m + k,) of levels whose second rate is 1 that are not resolved in a trial of length s;
         ``off`` (): those of borders.
@@ -248,7 +322,9 @@ class RubbingContacts:
         """
         return jnp.where(jnp.arange(self.count) < 3 * self.m, jnp.minimum(off, s * s / 8), off)
 
-    def status_of_trial(self, where: Modes, sight: Sight, touches: Array, off: Array) -> Array:
+    def status_of_trial(
+        self, where: Modes, sight: Sight, touches: Array, off: Array, end: tuple, closed: Array, args: Any
+    ) -> Array:
         """Returns DERIVATIVE_EVENTS if in a trial a contact only just goes on to slip or to stick, or ends within a
         time ``off`` () of a change.
 
@@ -310,39 +386,6 @@ def held_in_modes(place: Place, where: Modes, closed: Array, slack: Array) -> tu
     return a, force, frozen(jnp.where(closed, push, 0)), of_joints
 
 
-class Change(NamedTuple):
-    """What has happened at the end of a trial: masks (m,) of contacts that have opened, ``loosed``; whose slip has
-    ``stopped``; that break away, ``breaks``; that do not slip after an impact, ``rests``; whether there was an impact,
-    ``struck`` (); and the levels (k,) whose borders the motion has ``left`` after sliding on them."""
-
-    loosed: Array
-    stopped: Array
-    breaks: Array
-    rests: Array
-    struck: Array
-    left: Array
-
-    @classmethod
-    def none(cls, m: int, k: int) -> Change:
-        no = jnp.zeros(m, bool)
-        return cls(no, no, no, no, jnp.zeros((), bool), jnp.zeros(k, bool))
-
-    @property
-    def some(self) -> Array:
-        return jnp.any(self.loosed | self.stopped | self.breaks) | self.struck
-
-
-class Ends(NamedTuple):
-    """Modes that end at an event: masks (m,) of contacts whose slip has ``stopped``; those of them that others have not
-    taken along, which are brought to rest by themselves, ``apart``; those that break away, ``breaks``; and status bits
-    where that leaves no derivative."""
-
-    stopped: Array
-    apart: Array
-    breaks: Array
-    status: Array
-
-
 def ends_of_modes(
     contacts: RubbingContacts, problem: Problem, event: Event, flown: Base, switched: Array, substep: Array, args: Any
 ) -> Ends:
@@ -389,10 +432,10 @@ class _Decision(NamedTuple):
 
 def base_in_modes(
     contacts: RubbingContacts, place: Place, t: Array, elapsed: Array, q: Array, v: Array, closed: Array, where: Modes,
-    change: Change, begins: Array, substep: Array, atol: Array, span: Array, args: Any,
+    change: Change, substep: Array, atol: Array, span: Array, args: Any,
 ) -> tuple[Base, Array]:  # fmt: skip
-    """As `bases.base_at`, for contacts that rub, which were in the modes ``where``; after a ``change``, or where the
-    motion ``begins`` (), Coulomb's law says what they do."""
+    """As `bases.base_at`, for contacts that rub, which were in the modes ``where``; after a ``change`` Coulomb's law
+    says what they do."""
     pieces, piece = contacts.pieces, where.piece
     where = where.turned(place)
     view = place.view
@@ -401,8 +444,8 @@ def base_in_modes(
     still = frozen(noise(view.contacts, v, view.gap_velocity))
     touching = frozen((view.contacts.gap <= allowed) & (jnp.abs(view.gap_velocity) <= still)) & ~change.loosed
     among = (closed & ~change.loosed) | touching
-    changed = change.some | begins | jnp.any(among & ~closed)
-    anew = lambda: _decide(place, among, where, change, begins, closed, substep, slack)
+    changed = change.some | jnp.any(among & ~closed)
+    anew = lambda: _decide(place, among, where, change, closed, substep, slack)
     as_before = lambda: _Decision(closed, where, jnp.zeros((), jnp.int32))
     closed, where, status = frozen(lax.cond(changed, anew, as_before))
     where = where.onwards(place, closed, changed, atol, span)
@@ -426,13 +469,13 @@ def base_in_modes(
 
 
 def _decide(
-    place: Place, among: Array, where: Modes, change: Change, begins: Array, closed: Array, substep: Array, slack: Array
+    place: Place, among: Array, where: Modes, change: Change, closed: Array, substep: Array, slack: Array
 ) -> _Decision:
     """Decides what the contacts ``among`` (m,) do from a place on, by Coulomb's law for accelerations; ``closed`` (m,):
     those that were closed."""
     place = frozen(place)
     moves = place.moving(substep)
-    anew = change.struck | begins | ~closed
+    anew = change.struck | change.begins | ~closed
     slips = jnp.where(anew, moves & ~change.rests, (where.mode == SLIP) & ~change.stopped)
     way = jnp.where(anew[:, None] | (where.way == 0), heading(place.slip), where.way)
     towards = jnp.where(slips[:, None], way, 0)

@@ -7,7 +7,7 @@ All numbers are constants for differentiation.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
@@ -30,8 +30,8 @@ class Search(NamedTuple):
     Its length ``s`` () and purpose ``sought`` (STEPPING, IMPACT, ...); the ``substep`` () that the tolerance allows.
     For a search for an event: the mask ``which`` (m,) of contacts that may have the event; the bracket of its time,
     from ``low`` () to ``high`` (), and the least push of all closed contacts at both (``at_low``, ``at_high``); whether
-    all closed contacts ``pushed`` at the end of the last trial; and the number of iterations so far, ``turns``. With a
-    force in pieces, the ``borders`` (k,) that may be crossed.
+    all closed contacts ``pushed`` at the end of the last trial; and the number of iterations so far, ``turns``. The
+    ``borders`` (k,) of levels that may be crossed.
     """
 
     s: Array
@@ -44,7 +44,7 @@ class Search(NamedTuple):
     at_high: Array
     pushed: Array
     turns: Array
-    borders: Any = None
+    borders: Array
 
 
 class Verdict(NamedTuple):
@@ -117,12 +117,11 @@ def decide_on_trial(
     return Verdict(accepted, impact, loosed, search)
 
 
-def event_met(search: Search, verdict: Verdict, switched: Array | None, last: Array) -> Array:
+def event_met(search: Search, verdict: Verdict, switched: Array, last: Array) -> Array:
     """Returns the number () of the event that a trial has met or searched for; of the ``last`` one,
     where it did neither."""
     met = verdict.impact | verdict.loosed | (search.which & (search.sought != STEPPING))
-    if switched is not None:
-        met = jnp.concatenate([met, switched | search.borders])
+    met = jnp.concatenate([met, switched | search.borders])
     latest = jnp.max(jnp.where(met, jnp.arange(len(met), dtype=jnp.int32), -1), initial=-1)
     return jnp.where(latest >= 0, latest, last)
 
