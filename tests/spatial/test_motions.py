@@ -170,6 +170,25 @@ def test_a_box_that_falls_flat_on_four_rough_corners_stops_and_stays(slide):
     np.testing.assert_allclose(motion.q[-1, :3], [0.6 * gone, 0.8 * gone, 0.025], atol=2 * h * slide)
 
 
+@pytest.mark.parametrize("scheme", [ji.EventCorrected(), slow(ji.EventDriven())], ids=["EventCorrected", "EventDriven"])
+def test_a_box_that_slides_on_four_rough_corners_stops_and_rests(scheme):
+    """The forces of its corners are not unique, its motion is: v^2 / (2 mu g). At rest a step takes one trial: slips of
+    rounding, of velocities that are rounding themselves, are none."""
+    mu, speed = 0.4, 1.0
+    system = spatial.System(
+        {"box": spatial.box((0, 0, 0.1), (0.4, 0.3, 0.2), mass=1.0)},
+        [spatial.Plane("box", at=(0, 0, 0), friction=mu)], gravity=G,
+    )  # fmt: skip
+    start = system.start(box=(0.8 * speed, 0.6 * speed, 0, 0, 0, 0))
+    ends = [ji.solve(system.problem(), *start, t1=t1, h=1e-3, scheme=scheme, save="final") for t1 in (0.3, 0.4)]
+    gone = speed**2 / (2 * mu * G)
+    for motion in ends:
+        assert not motion.failed, motion.describe_status()
+        np.testing.assert_allclose(motion.q[-1, :3], [0.8 * gone, 0.6 * gone, 0.1], atol=1e-9)
+        np.testing.assert_allclose(motion.v[-1], 0, atol=1e-12)
+    assert np.sum(ends[1].iterations) - np.sum(ends[0].iterations) == 100
+
+
 @pytest.mark.slow
 def test_boxes_that_are_tossed_onto_a_rough_floor_are_solved():
     """All contact problems of 60 motions, until the boxes lie flat, where corners slip at 1e-12 of the

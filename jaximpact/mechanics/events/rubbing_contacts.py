@@ -48,9 +48,10 @@ class Place(NamedTuple):
 
     def slip_rounding(self, s: Array) -> Array:
         """Returns the round-off (m,) of slips and of their changes in a time s,
-        over which forces that cancel leave an acceleration."""
+        over which forces that cancel, those of contacts too, leave an acceleration."""
         changes = self.cones.slip()
-        return self.noise + s * slip_noise(changes._replace(drift=changes.velocity), self.view.free)
+        left = slip_noise(changes._replace(drift=changes.velocity), self.view.free)
+        return self.noise + s * jnp.maximum(left, self.rounding())
 
     def decide(self, closed: Array, towards: Array, near: Array) -> tuple[Array, FrictionInfo]:
         """Returns the forces (m, 1 + k) and the modes of the ``closed`` contacts (m,), without derivatives.

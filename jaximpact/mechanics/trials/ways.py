@@ -42,7 +42,9 @@ def headed(place: Place, way: Array) -> Array:
 def least_slip(place: Place, force: Array, atol: Array, span: Array) -> Array:
     """Returns the least slip velocities in space (m,) that are told from zero: friction, of contact forces (m, 1 + k),
     would stop smaller ones within the rounding of times up to ``span`` ()."""
-    brakes = place.cones.scales() * lengths(force[:, 1:])
+    # of a contact that sticks friction would be larger
+    friction = jnp.maximum(lengths(force[:, 1:]), place.cones.friction * force[:, 0])
+    brakes = jnp.max(place.cones.scales() * friction, initial=0.0)
     rounding = jnp.maximum(ROUGH * place.noise, BRIEF * jnp.finfo(span.dtype).eps * span * frozen(brakes))
     return jnp.maximum(atol, rounding)
 
