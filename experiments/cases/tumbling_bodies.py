@@ -237,9 +237,9 @@ def compare(body: str, rough: bool, draws: list, answers: list, scheme: str) -> 
     return {"known": known, "clean": clean & known, "error": np.abs(found - exact).max(axis=1)}
 
 
-def slopes(body: str, rough: bool, draws: list, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def slopes(body: str, rough: bool, draws: list, seed: int = 0) -> tuple[np.ndarray, ...]:
     """Derivatives (n, 18) along random directions of the start by `EventDriven`, the same by differences of the
-    reference (NaN where it has none), and the status (n,)."""
+    reference (NaN where it has none), how far these move from twice their step to it (n, 18), and the status (n,)."""
     ways = np.random.default_rng(seed).normal(size=(len(draws), 13))
     moved = lambda by: [(y + by * way, e, mu) for (y, e, mu), way in zip(draws, ways, strict=True)]
     stated = system(body, rough)
@@ -250,12 +250,15 @@ def slopes(body: str, rough: bool, draws: list, seed: int = 0) -> tuple[np.ndarr
 
     along = lambda y, way, args: jax.jvp(lambda y: end(y, args), (y,), (way,), has_aux=True)[1:]
     found, status = jax.jit(jax.vmap(along))(np.array([y for y, _, _ in draws]), ways, numbers(draws))
-    both = [[y for y, _ in answer(body, moved(by))] for by in (2e-6, -2e-6)]
     missing = np.full(18, np.nan)
-    right = [
-        missing if a is None or b is None else (as_seen(a) - as_seen(b)) / 4e-6 for a, b in zip(*both, strict=True)
-    ]
-    return np.asarray(found), np.array(right), np.asarray(status)
+
+    def differences(step):
+        both = [[y for y, _ in answer(body, moved(by))] for by in (step, -step)]
+        pairs = zip(*both, strict=True)
+        return np.array([missing if a is None or b is None else (as_seen(a) - as_seen(b)) / 2 / step for a, b in pairs])
+
+    right, coarse = differences(2e-6), differences(4e-6)
+    return np.asarray(found), right, np.abs(coarse - right), np.asarray(status)
 
 
 def answer(body: str, draws: list) -> list:

@@ -322,7 +322,8 @@ def _section_at_value(
     solution = motions.run(skip + cycles, steps, Save(every=steps, function=state), progress)
     t = motions.strobes(np.arange(skip + 1, skip + cycles + 1))
     q, v = (x[:, -cycles:] for x in solution.values)
-    found = Section(t, q, v, motions.period, np.asarray(solution.status), np.asarray(solution.failed_at))
+    status, failed_at = np.asarray(solution.status), np.asarray(solution.failed_at)
+    found = Section(t, q, v, motions.period, status, failed_at, motions.problem.naming)
     return found, np.where(found.failed[:, None], np.nan, q[:, -1]), v[:, -1]
 
 

@@ -338,7 +338,7 @@ def _passages(
             count += np.bincount(lane, minlength=lanes)
         part = replace(part, begins=part.begins + periods).after(window)
     own = slice(live)
-    return Section(t[own], q[own], v[own], period[own], status[own], failed_at[own])
+    return Section(t[own], q[own], v[own], period[own], status[own], failed_at[own], part.problem.naming)
 
 
 def _locate_accurately(

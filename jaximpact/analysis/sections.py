@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from ..jaxtools.argument_checks import check_counts
 from ..mechanics.labels import UNNAMED, Labels
 from ..mechanics.problem import Problem
+from ..mechanics.quaternions import oriented
 from ..mechanics.status import FAILURES
 from ..results import Arrays, Drawable, Solution, spread_columns, with_names
 from ..results.save import Save
@@ -40,7 +41,7 @@ class Section(Drawable):
 
     Attributes:
         t: times (B, n) [s].
-        q, v: positions and velocities (B, n, d).
+        q, v: positions and velocities (B, n, d), quaternions p or -p as the motions have them.
         period: forcing period of each lane, or the user's estimate of the time between two passages (B,) [s].
         status: `Status` bits of each lane (B,).
         failed_at: time of the first failure of each lane, NaN where none (B,) [s].
@@ -74,8 +75,9 @@ class Section(Drawable):
     @property
     def states(self) -> np.ndarray:
         """Phase-space points (B, n, 2d): positions, and velocities times period/2 pi, all in the unit of q,
-        so that distances make sense."""
-        return np.concatenate([self.q, self.v * (self.period / (2 * np.pi))[:, None, None]], axis=-1)
+        so that distances make sense. For each quaternion p they have ten numbers of p p'/|p|^2, as p and -p are one."""
+        q, v = oriented(self.naming.quaternions, self.q, self.v)
+        return np.concatenate([q, v * (self.period / (2 * np.pi))[:, None, None]], axis=-1)
 
     @classmethod
     def joined(cls, parts: Sequence[Section]) -> Section:
@@ -179,7 +181,7 @@ def stroboscopic(
         found.append((q, v, solution.status[:live], solution.failed_at[:live]))
     q, v, status, failed_at = (np.concatenate(parts) for parts in zip(*found, strict=True))
     t = motions.strobes(np.arange(skip + 1, skip + cycles + 1))
-    return Section(t, q, v, motions.period, status, failed_at)
+    return Section(t, q, v, motions.period, status, failed_at, problem.naming)
 
 
 @takes_study
@@ -258,7 +260,7 @@ def windows(
         q, v = (np.where(lost[:, None, None], np.nan, x[:, steps::steps]) for x in (window.q, window.v))
         t = part.strobes(np.arange(skip + 1, skip + cycles + 1))
         own = slice(live)
-        section = Section(t[own], q[own], v[own], part.period[own], status[own], failed_at[own])
+        section = Section(t[own], q[own], v[own], part.period[own], status[own], failed_at[own], motions.problem.naming)
         yield begun, window, ~lost & (np.arange(len(part)) < live), section
 
 
@@ -376,10 +378,9 @@ def default_tolerance(section: Section) -> float:
 
 def repetition(section: Section, p: int) -> np.ndarray:
     """Largest change of each lane's states over p periods (B,)."""
+    states = section.states
     with np.errstate(invalid="ignore"):  # of failed lanes
-        q = np.max(np.abs(section.q[:, p:] - section.q[:, :-p]), axis=(1, 2))
-        v = np.max(np.abs(section.v[:, p:] - section.v[:, :-p]), axis=(1, 2))
-    return np.maximum(q, v * section.period / (2 * np.pi))
+        return np.max(np.abs(states[:, p:] - states[:, :-p]), axis=(1, 2))
 
 
 def state(t: Array, q: Array, v: Array, args: Any) -> tuple[Array, Array]:

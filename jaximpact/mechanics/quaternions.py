@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 
@@ -31,3 +32,18 @@ def signs(places: tuple[int, ...], q: Array, to: Array) -> Array:
     for i in places:
         found = found.at[i : i + 4].set(jnp.where(q[i : i + 4] @ to[i : i + 4] < 0, -1, 1))
     return found
+
+
+def oriented(places: tuple[int, ...], q: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns q and v (..., c) in which the ten entries of p p'/|p|^2, and their rates, stand for each quaternion p,
+    at the end: a distance between them does not see |p|, and p and -p are one."""
+    others = np.setdiff1d(np.arange(q.shape[-1]), np.add.outer(places, np.arange(4)).ravel().astype(int))
+    positions, velocities = [q[..., others]], [v[..., others]]
+    rows, columns = np.triu_indices(4)
+    for i in places:
+        size = np.linalg.norm(q[..., i : i + 4], axis=-1, keepdims=True)
+        p, rate = q[..., i : i + 4] / size, v[..., i : i + 4] / size
+        rate = rate - np.sum(p * rate, axis=-1, keepdims=True) * p
+        positions.append(p[..., rows] * p[..., columns])
+        velocities.append(rate[..., rows] * p[..., columns] + p[..., rows] * rate[..., columns])
+    return np.concatenate(positions, axis=-1), np.concatenate(velocities, axis=-1)

@@ -2,7 +2,6 @@
 `test_contact_problem`."""
 
 import itertools
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -130,13 +129,18 @@ def landing_box(rng, e):
     return rows / [1, 1, 1, *moments] @ rows.T, before
 
 
-def test_corners_of_boxes_that_land_nearly_flat_are_solved():
+@pytest.mark.parametrize("lands", [True, False], ids=["lands", "rests"])
+def test_corners_of_boxes_that_lie_nearly_flat_are_solved(lands):
     """All four may slip at speeds far below the impact's, where Newton's method alone leaves two in five of these
     problems at up to 1e-4 of the speed."""
     rng = np.random.default_rng(0)
-    matrices, offsets = map(np.array, zip(*[landing_box(rng, (0.3, 0.8)[i % 2]) for i in range(60)], strict=True))
-    sizes = np.abs(offsets).max(axis=(1, 2))
-    every = jax.jit(jax.vmap(partial(frictional_impulses, derivative=False), (0, 0, None, 0, None, 0)))
-    *_, errors = every(matrices, offsets, 0.6, np.zeros_like(offsets), np.ones(4, bool), 1e-12 * sizes)
-    # the tolerance, which the solver scales by roots of the Delassus matrix, to rounding
-    assert np.max(np.asarray(errors) / sizes) < 1.001e-12
+    boxes = [landing_box(rng, rng.uniform(0.3, 0.8) if lands else 0.0) for _ in range(300)]
+    matrices, offsets = map(np.array, zip(*boxes, strict=True))
+    sizes, friction = np.abs(offsets).max(axis=(1, 2)), rng.choice([0.2, 0.6, 1.0], 300)
+    solve = lambda matrix, offset, size, mu: frictional_impulses(
+        matrix, offset, mu, jnp.zeros_like(offset), jnp.ones(4, bool), 1e-12 * size, derivative=False
+    )
+    every = jax.jit(lambda given: jax.lax.map(lambda each: solve(*each), given))
+    *_, errors = every((matrices, offsets, sizes, friction))
+    # twice the tolerance, which contact laws allow: what is found to 1e-12 is then put into the cones
+    assert np.max(np.asarray(errors) / sizes) < 2e-12

@@ -36,9 +36,13 @@ def test_no_clean_motion_of_a_random_body_is_wrong(body, rough):
 @pytest.mark.parametrize(("body", "rough"), tumbling.KINDS)
 def test_derivatives_of_random_bodies_are_those_of_differences(body, rough):
     draws, _ = motions(body, rough, 10)
-    found, right, status = tumbling.slopes(body, rough, draws)
-    clean = ~np.isnan(right[:, 0]) & ((status & ~int(ji.Status.ENERGY_GAINED)) == 0)
-    size = 1 + np.abs(right[clean]).max(axis=1, keepdims=True)
-    # of differences: the square of the step, 2e-6, times third derivatives, which are large where the first are 1e4,
-    # and 1e-12 of the reference over it
-    assert clean.sum() >= 5 and np.max(np.abs(found - right)[clean] / size) < 1e-4
+    found, right, moved, status = tumbling.slopes(body, rough, draws)
+    clean = ~np.isnan(right[:, 0] + moved[:, 0]) & ((status & ~int(ji.Status.ENERGY_GAINED)) == 0)
+    size = 1 + np.abs(right).max(axis=1, keepdims=True)
+    # differences are off by the square of their step, a third of what the double step changes; by the 1e-12 that each
+    # side of the reference errs, times what makes the derivative large, over a step of 2e-6, here twenty times; and
+    # EventDriven by its 1e-8 in some twenty substeps
+    allowed = moved + 1e-5 * size
+    assert clean.sum() >= 5 and np.all((np.abs(found - right) <= allowed)[clean])
+    # differences of use to tell: most motions are known to 1e-4 of their derivative
+    assert np.median((moved / size)[clean].max(axis=1)) < 1e-4

@@ -1,4 +1,5 @@
-"""Orbits, multipliers and exponents of bodies in space, against closed forms: of quaternions p they know p/|p| only."""
+"""Orbits, multipliers, exponents, sections and basins of bodies in space, against closed forms:
+of quaternions p they know p/|p| only."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -6,7 +7,7 @@ import pytest
 
 import jaximpact as ji
 from jaximpact import catalogue, spatial
-from jaximpact.analysis import continue_curve, lyapunov, periodic_orbit
+from jaximpact.analysis import basins, continue_curve, lyapunov, period_of, periodic_orbit, stroboscopic
 
 MOMENTS, SPIN = np.array([1.5, 2.0, 3.0]), 2.0
 TURN = 2 * np.pi / SPIN
@@ -56,6 +57,14 @@ def test_an_autonomous_orbit_of_a_top_leaves_out_the_direction_along_itself_too(
     np.testing.assert_allclose(orbit.multipliers[[0, -1]].real, sorted([tilt.real, 1 / tilt.real])[::-1], rtol=1e-8)
 
 
+def test_a_top_that_turns_once_has_the_period_of_one_turn():
+    p, v, _ = spinning(2, 1.3)
+    found = stroboscopic(catalogue.get("free-top").problem, p, v, period=TURN, cycles=4, args={"moments": MOMENTS})
+    # a trap, as the quaternion changes its sign; ten substeps a turn or more, each with an error of 1e-10
+    np.testing.assert_allclose(found.q[0, 1:], -found.q[0, :-1], atol=1e-7)
+    assert not found.failed.any() and period_of(found).tolist() == [1]
+
+
 DAMPING = 3.0
 
 
@@ -90,6 +99,23 @@ def test_exponents_leave_the_lengths_of_quaternions_out():
     # those of a pair of complex roots: the frame turns with them, by parts of a turn at both ends
     np.testing.assert_allclose(np.sort(found.exponents), np.sort(roots.real), atol=1 / (40 * 0.5))
     np.testing.assert_allclose(np.sum(found.exponents), np.sum(roots.real), rtol=1e-9)
+
+
+def test_starts_at_p_and_at_minus_p_lead_to_one_attractor():
+    """A damped body on a ball joint which a spring holds: it hangs and faces the spring, as one attractor."""
+    spring = spatial.Spring("bob", ends=[(0.5, 0, -1), (3, 0, -1)], stiffness=4.0, length=1.0)
+    system = spatial.System(
+        {"bob": spatial.ball((0, 0, -1), 0.5, mass=2.0)}, [spatial.Ball("bob", at=(0, 0, 0)), spring]
+    )
+    problem = system.problem()
+    damped = lambda t, q, v, args: problem.force(t, q, v, args) - DAMPING * problem.mass(q, args) @ v
+    values = np.array([-1.0, -0.4, 0.3, 1.0])
+    found = basins(
+        problem.replace(force=damped), x=values, y=values, coordinates=(("q", 0), ("q", 1)), q0=(0, 0, 0.3, 0.2),
+        v0=np.zeros(4), period=1.0, cycles=4, skip=30, steps=50, tolerance=1e-6,
+    )  # fmt: skip
+    (rests,) = found.attractors
+    assert rests.period == 1 and rests.lanes == 16 and np.all(found.labels == 0)
 
 
 def test_quaternions_of_a_problem_are_checked():

@@ -19,9 +19,9 @@ from jax import Array, lax
 from .cone_newton import LEAST, Found, Friction, equations, linearised, newton_step
 from .cones import length
 
-STEPS = 60  # along the path
+STEPS = 150  # along the path; most problems take 35, of 3000 boxes none more than 68
 PARTS = tuple(0.5**k for k in range(6))  # of a step, the first of which that reduces the residual is taken
-FASTER, SLOWER = 0.1, 0.3  # factors of the level after a whole step, and after a part of one
+FASTER, SLOWER = 0.1, 0.5  # factors of the level after a whole step, and after a part of one
 POLISHED = 3  # steps on the law itself after each step of the path
 
 
@@ -39,14 +39,15 @@ def follow_path(problem: Friction, needed: Array) -> Found:
     """Returns the best impulses at the end of the path; makes steps only if ``needed``, () bool."""
     m, dtype = len(problem.mu), problem.offset.dtype
     parts, eps = jnp.array(PARTS, dtype), float(jnp.finfo(dtype).eps)
-    near = eps**0.4  # between the square root of a rounding and what still converges in a few steps
+    shift = eps**0.4  # between the square root of a rounding and what still converges in a few steps
+    near = eps**0.55  # a residual as small as the level is next to the path, but below this one may be rounding
     diagonal = jnp.diagonal(problem.matrix).reshape(problem.offset.shape)
     size = lambda value: jnp.sqrt(jnp.sum(value**2))
 
     def polish(_: Array, carry: tuple[Array, Found]) -> tuple[Array, Found]:
         x, best = carry
         law = linearised(equations, x, problem.velocity(x), problem.mu, diagonal)
-        x = x + newton_step(problem, law, jnp.asarray(near, dtype))
+        x = x + newton_step(problem, law, jnp.asarray(shift, dtype))
         return x, Found(x, problem.excess(x), best.iterations).unless_worse(best)
 
     def body(carry: tuple) -> tuple:
@@ -62,7 +63,7 @@ def follow_path(problem: Friction, needed: Array) -> Found:
         taken = jnp.where(jnp.any(lower), jnp.argmax(lower), len(parts) - 1)
         x = x + parts[taken] * step
         smaller = jnp.maximum(jnp.where(lower[0], FASTER, SLOWER) * level, eps ** (5 / 3))
-        level = jnp.where(reached[taken] <= near, smaller, level)
+        level = jnp.where(reached[taken] <= jnp.maximum(level, near), smaller, level)
         found = Found(x, problem.excess(x), best.iterations + 1).unless_worse(best)
         return x, level, lax.fori_loop(0, POLISHED, polish, (x, found))[-1]
 
