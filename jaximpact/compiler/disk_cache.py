@@ -19,7 +19,7 @@ from pathlib import Path
 from ..jaxtools.operating_system import is_own, user_cache_folder
 from .limits import MAX_CACHE_BYTES
 
-CACHE_VARIABLE = "JAXIMPACT_CACHE"  # a folder, or "off"
+CACHE_VARIABLE = "JAXIMPACT_CACHE"  # a folder, "on" or "off"
 MARK = b"jaximpact\n"  # first bytes of a file
 log = logging.getLogger(__name__)
 
@@ -31,8 +31,10 @@ def folder() -> Path | None:
     Returns None if the variable is "off", or if the folder cannot be used.
     """
     asked = os.environ.get(CACHE_VARIABLE, "")
-    if asked.lower() == "off":
+    if asked.lower() in ("off", "0", "no", "false"):
         return None
+    if asked.lower() in ("on", "1", "yes", "true"):
+        asked = ""
     try:
         path = Path(asked).expanduser() if asked else user_cache_folder() / "jaximpact"
     except RuntimeError as error:  # ~name of nobody, or a user without a home

@@ -83,8 +83,14 @@ def test_a_folder_that_others_may_write_to_is_not_used(tmp_path, monkeypatch, ca
     monkeypatch.setenv(cache.CACHE_VARIABLE, "~nobody-of-this-name/cache")
     cache.store("key", b"code")
     assert cache.load("key") is None and caplog.text.count("JAXIMPACT_CACHE=~nobody-of-this-name/cache") == 1
-    monkeypatch.setenv(cache.CACHE_VARIABLE, "off")
-    assert cache.folder() is None
+
+
+@pytest.mark.parametrize("asked, kept", [("off", False), ("0", False), ("on", True), ("TRUE", True), ("", True)])
+def test_words_in_place_of_a_folder(asked, kept, tmp_path, monkeypatch):
+    """They switch the cache off or on, in the user's folder; none is the name of a folder."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv(cache.CACHE_VARIABLE, asked)
+    assert cache.folder() == (tmp_path / "jaximpact" if kept else None)
 
 
 def test_the_folder_is_bounded_and_shared(kept):
