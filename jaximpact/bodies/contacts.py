@@ -131,15 +131,14 @@ class PairContacts:
         return self._sum_by_body(jnp.abs(self.ri) * size, jnp.abs(self.rj) * size).ravel()
 
     def largest(self, x: Array) -> Array:
-        """Largest of the numbers x (n,) >= 0, each of an nth part of the coordinates, that each contact has to do with,
-        (m,); a part has whole bodies."""
+        """As `Contacts.largest`: for each contact the largest of the numbers x (n,) of its parts, which consist of
+        whole bodies."""
         k, of_bodies = self.pairs, jnp.repeat(x, self.bodies // len(x))
         walls = jnp.repeat(of_bodies, (len(self.gap) - k) // self.bodies)
         return jnp.concatenate([jnp.maximum(_rows(of_bodies, self.i[:k]), _rows(of_bodies, self.j[:k])), walls])
 
     def spread(self, x: Array, parts: int) -> Array:
-        """For each of the ``parts`` of `largest`, the largest of the numbers x (m,) >= 0 of contacts that
-        have to do with it, (parts,)."""
+        """As `Contacts.spread`, (parts,)."""
         k = self.pairs
         ends, pairs = jnp.concatenate([self.i[:k], self.j[:k]]), jnp.concatenate([x[:k], x[:k]])
         walls = jnp.max(x[k:].reshape(self.bodies, -1), axis=1, initial=0.0)

@@ -52,8 +52,8 @@ OPTIONAL = (*NAMING, *OTHERS)  # omitted where they are None
 
 
 def is_left_out(name: str, value: Any) -> bool:
-    """Whether a field of a problem says nothing, and is left out of its text and of records, which are then those of
-    versions without the field."""
+    """Whether a field of a problem has a value that changes nothing. It is then left out of texts and of records, so
+    that these equal the ones of versions that do not have the field."""
     says_nothing = value is None or (name == "quaternions" and not value)
     return (name in OPTIONAL and says_nothing) or (name == "impact_law" and value == NEWTON)
 
