@@ -279,7 +279,7 @@ def convergence(
     run = partial(sweep, call)
     if scheme.traits.order is None or rtols is not None:
         check_scheme(scheme, steps, phases, graph)
-        known = errors_by_tolerance(run, scheme, rtols, steps, exact, impulse)  # type: ignore[arg-type]
+        known = errors_by_tolerance(run, scheme, rtols, steps, exact, impulse)
         return Convergence(**known | {"reference": known["reference"] or EXACT})
     counts = _step_counts(steps)
     bands = [next_primes(n, phases) if phases > 1 else [n] for n in counts]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -326,7 +326,7 @@ class PairSlip(NamedTuple):
 
     def push(self, impulse: Array) -> Array:
         """Generalised impulse T' r, (d,), of tangential impulses r (m, k)."""
-        return sum(row.push(impulse[:, a]) for a, row in enumerate(self.tangents))  # type: ignore[return-value]
+        return cast(Array, sum(row.push(impulse[:, a]) for a, row in enumerate(self.tangents)))
 
     def terms(self, v: Array) -> Array:
         """|T| |v|, (m, k): the sizes of the terms of the slip velocities, which bound their round-off."""
@@ -381,7 +381,7 @@ def _by_blocks(metric: Metric, end: str, body: Array, g: Array) -> dict[str, Any
 
     ``body`` (m,): the body at that end; ``g`` (m, D): gradients with respect to its coordinates, zero for an obstacle.
     """
-    matrix, factor = metric.matrix, metric.mass.factor
-    at = jnp.minimum(body, matrix.shape[0] - 1)  # type: ignore[union-attr]
-    r = jax.vmap(linalg.spd_solve)(matrix[at], factor[at], g)  # type: ignore[index]
-    return {f"r{end}": r, f"h{end}": jax.vmap(linalg.first_substitution)(factor[at], lax.stop_gradient(g))}  # type: ignore[index]
+    matrix, factor = cast(Array, metric.matrix), cast(Array, metric.mass.factor)
+    at = jnp.minimum(body, matrix.shape[0] - 1)
+    r = jax.vmap(linalg.spd_solve)(matrix[at], factor[at], g)
+    return {f"r{end}": r, f"h{end}": jax.vmap(linalg.first_substitution)(factor[at], lax.stop_gradient(g))}
