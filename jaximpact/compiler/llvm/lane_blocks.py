@@ -333,7 +333,7 @@ class _SectionText:
         return i
 
     def finish(self, blocks: LaneBlocks, place: int) -> None:
-        """Writes the loads and stores, and gives the section names of its own for what other sections know too."""
+        """Writes the section's loads and stores. Values that several sections know get names of the section's own."""
         s, n = self.section, self.section.number
         s.head += [
             f"  %number{n} = add i64 {blocks.number.name}, %turn{n}",

@@ -46,7 +46,7 @@ class ImpactTimes(NamedTuple):
 
     @classmethod
     def none(cls, parts: int, like: Array) -> ImpactTimes:
-        """Makes those of a motion without impacts so far, in the dtype of ``like``."""
+        """Makes the times of a motion without impacts so far, in the dtype of ``like``."""
         zero = jnp.zeros(parts, like.dtype)
         return cls(jnp.full(parts, -3, jnp.int32), zero, zero, *[jnp.zeros_like(like)] * 2)
 
