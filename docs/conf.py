@@ -43,7 +43,7 @@ for _source in sorted((ROOT / "jaximpact").rglob("*.py")):
     _package.update(_source.read_bytes())
 nb_execution_mode = "cache"
 nb_execution_cache_path = str(BUILD / "executed" / _package.hexdigest()[:12])
-nb_execution_timeout = 300
+nb_execution_timeout = 1200  # of a cell, on a machine that has other things to do too
 nb_execution_raise_on_error = True
 nb_execution_in_temp = True
 nb_merge_streams = True

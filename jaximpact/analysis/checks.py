@@ -8,7 +8,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 import jax
 import numpy as np
@@ -322,7 +322,7 @@ def takes_study(function: Callable[P, R]) -> Callable[P, R]:
                 options["groups"] = study.quantity(options["groups"])
         if "problem" in names:
             found["problem"] = study.problem
-        return function(**found | options)  # type: ignore[call-arg]
+        return cast(Callable[..., Any], function)(**found | options)
 
     return of_a_study(of_study)(function)
 

@@ -241,7 +241,7 @@ def value_of(path: tuple[str, ...], problem: Problem, options: MotionOptions) ->
     args, (root, *keys) = options["args"], path
     name = parameter_name(path)
     if root in OF_CONTACTS:
-        own = options[root]  # type: ignore[literal-required]
+        own = options.get(root)
         value = getattr(problem, STATED[root]) if own is None else own
     else:
         known = args if isinstance(args, dict) else {}

@@ -66,7 +66,7 @@ class Convergence(Drawable):
         naming: names and units of the problem.
         graph: `graph_distance` between the velocities and those of the reference (k,) [s]; None unless asked for.
         rtols: tolerances (k,), the largest first, in a sweep over tolerances; else None.
-        told: `Solution.error` of each run (k,), its own estimate in units of the tolerance; None without tolerances.
+        estimate: `Solution.error` of each run (k,), estimated by itself in units of the tolerance; None without any.
     """
 
     steps: np.ndarray
@@ -81,7 +81,7 @@ class Convergence(Drawable):
     naming: Labels = UNNAMED
     graph: np.ndarray | None = None
     rtols: np.ndarray | None = None
-    told: np.ndarray | None = None
+    estimate: np.ndarray | None = None
 
     @property
     def measures(self) -> tuple[str, ...]:
@@ -95,7 +95,7 @@ class Convergence(Drawable):
         return self._table(*self._names_of_columns())
 
     def _names_of_columns(self) -> tuple[str, ...]:
-        of_tolerance = [name for name in ("rtols", "told") if getattr(self, name) is not None]
+        of_tolerance = [name for name in ("rtols", "estimate") if getattr(self, name) is not None]
         return (*of_tolerance, "steps", "h", *self.measures, "penetration", "residual")
 
     def _facts(self) -> list[tuple[str, str]]:
@@ -128,7 +128,7 @@ class Convergence(Drawable):
         swept = "h" if self.rtols is None else "rtol"
         head = [f"{'steps':>8} {swept:>10}", *(f"{name:>11}" for name in columns)]
         if self.rtols is not None:
-            head += [f"{'error/rtol':>11}", *([] if self.told is None else [f"{'estimate':>11}"])]
+            head += [f"{'error/rtol':>11}", *([] if self.estimate is None else [f"{'estimate':>11}"])]
         lines = [" ".join(head)]
         for i, (steps, h) in enumerate(zip(self.steps, self.h if self.rtols is None else self.rtols, strict=True)):
             row = f"{steps:8d} {h:10.3e}"
@@ -137,7 +137,8 @@ class Convergence(Drawable):
                 row += f" {'< ' + format(floor, '.1e'):>11}" if error <= floor and floor > 0 else f" {error:11.3e}"
             row += f" {self.penetration[i]:11.3e}"
             if self.rtols is not None:
-                row += f" {self.position[i] / h:11.2g}" + ("" if self.told is None else f" {self.told[i]:11.2g}")
+                row += f" {self.position[i] / h:11.2g}"
+                row += "" if self.estimate is None else f" {self.estimate[i]:11.2g}"
             lines.append(row)
         lines.append(" ".join([f"{'order':>8} {'':>10}", *(f"{order:11.2f}" for order in self.orders().values())]))
         return "\n".join([*lines, *self._remarks()])
@@ -278,7 +279,7 @@ def convergence(
     run = partial(sweep, call)
     if scheme.traits.order is None or rtols is not None:
         check_scheme(scheme, steps, phases, graph)
-        known = errors_by_tolerance(run, scheme, rtols, steps, exact, impulse)  # type: ignore[arg-type]
+        known = errors_by_tolerance(run, scheme, rtols, steps, exact, impulse)
         return Convergence(**known | {"reference": known["reference"] or EXACT})
     counts = _step_counts(steps)
     bands = [next_primes(n, phases) if phases > 1 else [n] for n in counts]
@@ -395,8 +396,8 @@ def _locate_impacts(run: Callable, most: int, runs: Sequence[Solution], own: Ref
     # an error that falls like h^(1/2) at least leaves that part of the first one; and the runs differ by the rest
     share = (len(runs[0].t) / len(runs[-1].t)) ** 0.5
     elsewhere = last > max(0.3, share) * first and among < 0.5 * (1 / share - 1) * last
-    told = last > TELL * found.floor["position"]
-    return own if (told and elsewhere) or found.floor["position"] > TELL * own.floor["position"] else found
+    significant = last > TELL * found.floor["position"]
+    return own if (significant and elsewhere) or found.floor["position"] > TELL * own.floor["position"] else found
 
 
 def sweep(call: Call, counts: Sequence[int], *, scheme: Scheme, remarks: bool = True) -> Iterator[Solution]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from ..jaxtools.argument_checks import check_counts
 from ..mechanics.problem import Problem
@@ -48,4 +48,4 @@ def choose_scheme(
         )
     steps = rows if steps is None else steps
     check_counts(steps=steps)
-    return options | {"scheme": scheme}, steps  # type: ignore[return-value]
+    return cast(Options, options | {"scheme": scheme}), steps

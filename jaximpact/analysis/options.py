@@ -6,7 +6,7 @@ import difflib
 import functools
 import inspect
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar, get_type_hints
+from typing import ParamSpec, TypeVar, cast, get_type_hints
 
 from ..simulation.call import LaneOptions as LaneOptions
 from ..simulation.call import MotionOptions as MotionOptions
@@ -39,9 +39,9 @@ def with_options(kind: type[MotionOptions]) -> Callable[[Callable[P, R]], Callab
                     near = difflib.get_close_matches(name, known.parameters, 1)
                     advice = f"; did you mean {near[0]!r}?" if near else f"; it takes {', '.join(known.parameters)}"
                     raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}{advice}")
-            return function(*given, **(dict.fromkeys(annotations) | options))  # type: ignore[arg-type]
+            return cast(Callable[..., R], function)(*given, **(dict.fromkeys(annotations) | options))
 
-        call.__signature__ = known  # type: ignore[attr-defined]
+        vars(call)["__signature__"] = known
         return call
 
     return decorate

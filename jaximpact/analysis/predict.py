@@ -274,16 +274,16 @@ def _moved(
     return y, (found.status, y)
 
 
-def _lifted(move: Callable, x: Array) -> Array:
+def _start_correction(move: partial, x: Array) -> Array:
     """How far x (n,) must move to be the start of a motion."""
-    problem, how, given, t0, t = move.args  # type: ignore[attr-defined]
+    problem, how, given, t0, t = move.args
     d = (x.size - how.size) // 2
     args = _with_parameters(given, how.unknown, x[2 * d :]).get("args")
     return jnp.zeros_like(x).at[:d].set(lift(problem, t0, t, x[:d], x[d : 2 * d], args))
 
 
-def _linear(move: Callable, x: Array, spread: Array) -> tuple[Array, ...]:
-    lift = _lifted(move, x)
+def _linear(move: partial, x: Array, spread: Array) -> tuple[Array, ...]:
+    lift = _start_correction(move, x)
     jacobian, (status, y) = jax.jacfwd(move, has_aux=True)(x + lift)
     mean = y - jacobian @ lift
     cross = spread @ jacobian.T
@@ -291,7 +291,7 @@ def _linear(move: Callable, x: Array, spread: Array) -> tuple[Array, ...]:
     return _with_status(mean, covariance, jacobian, cross, status, x, spread)
 
 
-def _sigma(move: Callable, x: Array, spread: Array) -> tuple[Array, ...]:
+def _sigma(move: partial, x: Array, spread: Array) -> tuple[Array, ...]:
     n = x.size
     value, vectors = jnp.linalg.eigh(0.5 * (spread + spread.T))
     deviation = jnp.sqrt(jnp.maximum(value, 0))
@@ -299,7 +299,7 @@ def _sigma(move: Callable, x: Array, spread: Array) -> tuple[Array, ...]:
 
     def end(z: Array) -> tuple[Array, Array]:
         start = x + vectors @ (deviation * z)
-        lift = _lifted(move, start)
+        lift = _start_correction(move, start)
         y, change, (status, _) = jax.jvp(move, (start + lift,), (-lift,), has_aux=True)
         return y + change, status
 

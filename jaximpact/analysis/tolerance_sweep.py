@@ -66,7 +66,7 @@ def check_scheme(scheme: Scheme, steps: Any, phases: int, graph: bool) -> None:
 
 
 def errors_by_tolerance(
-    run: Run, scheme: Any, rtols: Any, steps: int | None, exact: Callable[..., Any] | None, impulse: Any
+    run: Run, scheme: Any, rtols: Any, steps: Any, exact: Callable[..., Any] | None, impulse: Any
 ) -> dict[str, Any]:
     """Fields of a `Convergence` over ``rtols``, and the floor of errors.
 
@@ -75,8 +75,8 @@ def errors_by_tolerance(
     """
     share, rows = float(scheme.atol) / float(scheme.rtol), ROWS if steps is None else steps
     tight = lambda rtol: replace(scheme, rtol=float(rtol), atol=float(rtol) * share)
-    solve: Callable[..., Solution] = lambda rtol, **told: next(
-        run([rows], scheme=tight(rtol), **told)
+    solve: Callable[..., Solution] = lambda rtol, **options: next(
+        run([rows], scheme=tight(rtol), **options)
     ).raise_if_failed()
     tolerances = DECADES if rtols is None else checked_tolerances(rtols)
     runs = [solve(tolerances[0])]
@@ -109,7 +109,7 @@ def errors_by_tolerance(
         "rtols": tolerances,
         "penetration": np.array([float(one.penetration) for one in runs]),
         "residual": np.array([float(one.residual) for one in runs]),
-        "told": None if runs[0].error is None else np.array([float(one.error) for one in runs]),  # type: ignore[arg-type]
+        "estimate": None if runs[0].error is None else np.array([one.error for one in runs], float),
         "reference": words,
         "floor": {name: float(max(least, floor.get(name, 0.0))) for name, least in noise.items()},
     }

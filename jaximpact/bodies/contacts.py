@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -131,15 +131,14 @@ class PairContacts:
         return self._sum_by_body(jnp.abs(self.ri) * size, jnp.abs(self.rj) * size).ravel()
 
     def largest(self, x: Array) -> Array:
-        """Largest of the numbers x (n,) >= 0, each of an nth part of the coordinates, that each contact has to do with,
-        (m,); a part has whole bodies."""
+        """As `Contacts.largest`: for each contact the largest of the numbers x (n,) of its parts, which consist of
+        whole bodies."""
         k, of_bodies = self.pairs, jnp.repeat(x, self.bodies // len(x))
         walls = jnp.repeat(of_bodies, (len(self.gap) - k) // self.bodies)
         return jnp.concatenate([jnp.maximum(_rows(of_bodies, self.i[:k]), _rows(of_bodies, self.j[:k])), walls])
 
     def spread(self, x: Array, parts: int) -> Array:
-        """For each of the ``parts`` of `largest`, the largest of the numbers x (m,) >= 0 of contacts that
-        have to do with it, (parts,)."""
+        """As `Contacts.spread`, (parts,)."""
         k = self.pairs
         ends, pairs = jnp.concatenate([self.i[:k], self.j[:k]]), jnp.concatenate([x[:k], x[:k]])
         walls = jnp.max(x[k:].reshape(self.bodies, -1), axis=1, initial=0.0)
@@ -327,7 +326,7 @@ class PairSlip(NamedTuple):
 
     def push(self, impulse: Array) -> Array:
         """Generalised impulse T' r, (d,), of tangential impulses r (m, k)."""
-        return sum(row.push(impulse[:, a]) for a, row in enumerate(self.tangents))  # type: ignore[return-value]
+        return cast(Array, sum(row.push(impulse[:, a]) for a, row in enumerate(self.tangents)))
 
     def terms(self, v: Array) -> Array:
         """|T| |v|, (m, k): the sizes of the terms of the slip velocities, which bound their round-off."""
@@ -382,7 +381,7 @@ def _by_blocks(metric: Metric, end: str, body: Array, g: Array) -> dict[str, Any
 
     ``body`` (m,): the body at that end; ``g`` (m, D): gradients with respect to its coordinates, zero for an obstacle.
     """
-    matrix, factor = metric.matrix, metric.mass.factor
-    at = jnp.minimum(body, matrix.shape[0] - 1)  # type: ignore[union-attr]
-    r = jax.vmap(linalg.spd_solve)(matrix[at], factor[at], g)  # type: ignore[index]
-    return {f"r{end}": r, f"h{end}": jax.vmap(linalg.first_substitution)(factor[at], lax.stop_gradient(g))}  # type: ignore[index]
+    matrix, factor = cast(Array, metric.matrix), cast(Array, metric.mass.factor)
+    at = jnp.minimum(body, matrix.shape[0] - 1)
+    r = jax.vmap(linalg.spd_solve)(matrix[at], factor[at], g)
+    return {f"r{end}": r, f"h{end}": jax.vmap(linalg.first_substitution)(factor[at], lax.stop_gradient(g))}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +37,7 @@ def solve_mprgp(bodies: int, responses: tuple[Array, Array], operands: tuple[Arr
         results = [((*lanes, m), real), (tuple(lanes), np.dtype(np.int32)), ((*lanes, bodies, D), real)]
         return call_as_operation(("walk", bodies), lambda: call, operands, results, bool(lanes))
 
-    return batchable(every)(*operands, *responses)  # type: ignore[return-value]
+    return batchable(every)(*operands, *responses)
 
 
 def sweep_cones(bodies: int, operands: tuple[Array, ...]) -> tuple[Array, Array]:
@@ -55,7 +56,7 @@ def sweep_cones(bodies: int, operands: tuple[Array, ...]) -> tuple[Array, Array]
         results = [((*lanes, m, rows), real), (tuple(lanes), np.dtype(np.int32))]
         return call_as_operation(("sweep", bodies), lambda: solve, operands, results, bool(lanes))
 
-    return batchable(every)(*operands)  # type: ignore[return-value]
+    return batchable(every)(*operands)
 
 
 def _jumps(bodies: int, ends: list[np.ndarray], responses: list[np.ndarray], impulse: np.ndarray) -> np.ndarray:
@@ -92,7 +93,7 @@ def call_as_operation(
     return tuple(jax.ffi.ffi_call(name, [jax.ShapeDtypeStruct(*x) for x in results])(*operands))
 
 
-def batchable(every: Callable, lanes: bool = False) -> Callable:
+def batchable(every: Callable, lanes: bool = False) -> Callable[..., Any]:
     """Makes ``every``, a function of arrays with or without a lane axis, batchable by vmap.
 
     It is called once for the whole batch, which becomes the lane axis of the arrays or, with ``lanes``, is merged into

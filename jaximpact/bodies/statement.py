@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -233,11 +233,11 @@ class Bodies(OfBodies):
 
     def pair_slip(self, a: Array, b: Array, va: Array, vb: Array, own_a: Any, own_b: Any) -> Array:
         """Slip velocity (k,) of body a against the nearest periodic image of body b."""
-        return jnp.atleast_1d(self.slip(a, self._image(a, b), va, vb, own_a, own_b))  # type: ignore[misc]
+        return jnp.atleast_1d(cast(Callable, self.slip)(a, self._image(a, b), va, vb, own_a, own_b))
 
     def wall_slip(self, t: Array, x: Array, v: Array, own: Any) -> Array:
         """Slip velocities (o, k) of a body against its obstacles."""
-        found = self.obstacle_slip(t, x, v, own)  # type: ignore[misc]
+        found = cast(Callable, self.obstacle_slip)(t, x, v, own)
         return found[:, None] if found.ndim == 1 else found
 
     def _walls(self, t: ArrayLike, bodies: Array, own: Any) -> Array:
@@ -427,7 +427,7 @@ class NearBodies(OfBodies):
         axis = None if bodies.each is None else 0
 
         def wall(x: Array, a: Any) -> Any:
-            both = lambda x: (bodies.obstacles(t, x, a).astype(x.dtype),) * 2  # type: ignore[misc]
+            both = lambda x: (cast(Callable, bodies.obstacles)(t, x, a).astype(x.dtype),) * 2
             return jax.jacfwd(both, has_aux=True)(x)
 
         if bodies.obstacles is None:

@@ -51,7 +51,7 @@ def tree_pairs(
         results = [((*lanes, slots), whole), ((*lanes, slots), whole), (lanes, whole)]
         return call_as_operation(("tree", box, slots), lambda: call, (points, cutoff), results, bool(lanes))
 
-    return batchable(every)(points, jnp.asarray(cutoff))  # type: ignore[return-value]
+    return batchable(every)(points, jnp.asarray(cutoff))
 
 
 def _count_crowded(points: np.ndarray, cutoff: float, slots: int) -> int:

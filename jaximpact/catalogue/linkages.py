@@ -165,7 +165,7 @@ def _four_bar(e: float, t1: float, note: str) -> Case:
     def hit(t, x):
         return stop - x[0]
 
-    hit.terminal, hit.direction = True, -1  # type: ignore[attr-defined]
+    vars(hit).update(terminal=True, direction=-1)
     time, x, flights, times, impulse = 0.0, np.array([0.5, 1.0]), [], [], 0.0
     while True:
         found = solve_ivp(rates, (time, t1), x, "DOP853", events=hit, rtol=1e-13, atol=1e-14, dense_output=True)

@@ -75,7 +75,7 @@ def _converge(options: argparse.Namespace) -> int:
     unchanged = e == case.restitution and not shared.given_friction(options) and t1 <= case.t1
     expected = shared.expected_orders(case, chosen) if unchanged else dict.fromkeys(observed, "-")
     expected = dict.fromkeys(observed, "-") | expected
-    of_tolerance = [name for name in ("rtols", "told") if getattr(result, name) is not None]
+    of_tolerance = [name for name in ("rtols", "estimate") if getattr(result, name) is not None]
     measured = (*of_tolerance, "steps", "h", *observed, "penetration", "residual")
     columns = {label: np.asarray(getattr(result, label)) for label in measured}
     files = [write_csv(out / "convergence.csv", columns)]

@@ -19,6 +19,7 @@ from jax.interpreters import ad, batching, mlir
 
 from ..jaxtools.argument_checks import is_traced
 from ..jaxtools.dead_code import without_dead_code
+from ..jaxtools.trace_context import setting
 from .lane_axes import NO_MESH, add_lanes, is_real, of_lanes, of_one_lane, used_by_moved, vary_alike
 from .llvm.xla_ffi import lane_target
 from .scalar import Unsupported
@@ -139,7 +140,7 @@ _bound = jax.jit(
 @lanes_p.def_impl
 def _evaluate(*operands: Any, function: Any, axes: tuple, count: int | None) -> list:
     """Results on given arrays; operation by operation where jax is told not to compile (`jax.disable_jit`)."""
-    if not jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+    if not setting("jax_disable_jit"):
         return _bound(*operands, function=function, axes=axes, count=count)
     return (function if count is None else jax.vmap(function, axes, axis_size=count))(*operands)
 

@@ -49,7 +49,7 @@ def is_number(value: Any) -> bool:
 
 def is_whole(value: Any, least: float = -np.inf) -> bool:
     """Whether a value is an integer of Python or numpy, at least ``least``; booleans are not."""
-    return is_number(value) and isinstance(value, Integral) and value >= least  # type: ignore[operator]
+    return is_number(value) and isinstance(value, Integral) and int(value) >= least
 
 
 def is_pair(value: Any) -> bool:

@@ -60,7 +60,8 @@ def dependence(function: Callable[[Array], Array], x: Array) -> np.ndarray:
 
 
 def _by_rule(walk: RowWalk, eqn: Any, given: list[np.ndarray]) -> list[np.ndarray] | None:
-    """Returns the masks (n, d) of an equation's results for those of its operands; None if there is no rule for it."""
+    """Returns which of the d inputs each entry of an equation's results depends on, as masks (n, d), ``given`` the same
+    masks of its operands; None if there is no rule for it."""
     name, (first, *_) = eqn.primitive.name, eqn.outvars
     shapes = [v.aval.shape for v in eqn.invars]
     if name in ELEMENTWISE:
@@ -89,7 +90,8 @@ def _by_rule(walk: RowWalk, eqn: Any, given: list[np.ndarray]) -> list[np.ndarra
 
 
 def _of_product(eqn: Any, shapes: Sequence[tuple], given: list[np.ndarray]) -> np.ndarray:
-    """Returns the mask (n, d) of a `dot_general` for those of its two factors."""
+    """Returns which of the d inputs each entry of a `dot_general` depends on, (n, d), ``given`` the same masks of its
+    two factors."""
     contracted, batch = eqn.params["dimension_numbers"]
     parts: list[Any] = []
     for shape, mask, summed, batched in zip(shapes, given, contracted, batch, strict=True):

@@ -61,8 +61,8 @@ def input_bits(jaxpr: Any) -> list[int]:
 
 
 def _through(inside: int, given: Sequence[int]) -> int:
-    """Returns the bits of the operands' bits ``given`` that an output of a called function has,
-    which depends on the inputs ``inside``."""
+    """Returns the inputs, as bits, on which an output of a called function depends. ``inside``: bits of the function's
+    own inputs on which it depends; ``given``: for each of these inputs, the bits on which its operand depends."""
     return reduce(operator.or_, (x for i, x in enumerate(given) if inside >> i & 1), 0)
 
 

@@ -12,6 +12,7 @@ import os
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 
@@ -66,7 +67,7 @@ class _MemoryStatus(ctypes.Structure):
 def _available_on_windows() -> float:
     status = _MemoryStatus(length=ctypes.sizeof(_MemoryStatus))
     with suppress(AttributeError, OSError):
-        if ctypes.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status)):  # type: ignore[attr-defined]
+        if cast(Any, ctypes).windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status)):
             return float(status.available_page)
     return np.inf
 
@@ -113,7 +114,7 @@ def lock(file: int) -> None:
 
     os.lseek(file, LOCKED_BYTE, os.SEEK_SET)
     try:
-        msvcrt.locking(file, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+        cast(Any, msvcrt).locking(file, cast(Any, msvcrt).LK_NBLCK, 1)
     except OSError as error:
         raise BlockingIOError(*error.args) from error
     finally:

@@ -21,7 +21,7 @@ import numpy as np
 from jax.extend.core import get_opaque_trace_state
 
 from .operating_system import core_count
-from .trace_context import in_new_thread, platform
+from .trace_context import in_new_thread, platform, setting
 
 try:
     from jax._src.xla_bridge import backends_are_initialized
@@ -168,7 +168,7 @@ _NO_TRANSFORMATION = in_new_thread(get_opaque_trace_state)
 @lru_cache(1)
 def _local_settings(count: int) -> list[Callable[[], Any]]:
     """For each of jax's ``count`` settings that can be local to a thread, the function that returns its local value."""
-    return [x.get_local for x in jax.config._value_holders.values() if hasattr(x, "get_local")]  # type: ignore[attr-defined]
+    return [x.get_local for x in setting("_value_holders").values() if hasattr(x, "get_local")]
 
 
 def has_default_context() -> bool:
@@ -178,7 +178,7 @@ def has_default_context() -> bool:
     Settings are local to a thread within a context such as ``with jax.enable_x64(...)``.
     """
     if _UNSET is not None and get_opaque_trace_state() == _NO_TRANSFORMATION:
-        settings = _local_settings(len(jax.config._value_holders))  # type: ignore[attr-defined]
+        settings = _local_settings(len(setting("_value_holders")))
         # the comparison with another thread takes longer than a small ensemble
         if all(found() is _UNSET for found in settings):
             return True

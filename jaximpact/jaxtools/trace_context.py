@@ -20,10 +20,15 @@ except ImportError:  # pragma: no cover - another jax: all settings, not only th
         return tuple(jax.config.values.items())
 
 
+def setting(name: str) -> Any:
+    """Returns the value of one of jax's settings in this thread."""
+    return getattr(jax.config, name)
+
+
 def _trace_state() -> Any:
     """Returns a value that is the same in all threads outside of jax transformations,
     and another one inside a transformation."""
-    return jax.config.jax_disable_jit, get_opaque_trace_state()  # type: ignore[attr-defined]
+    return setting("jax_disable_jit"), get_opaque_trace_state()
 
 
 def in_new_thread(function: Callable[[], Any]) -> Any:
@@ -46,7 +51,7 @@ def is_concrete() -> bool:
 
 def platform() -> str:
     """Returns the platform, such as "cpu" or "gpu", on which jax runs programs for which no device is named."""
-    device = jax.config.jax_default_device  # type: ignore[attr-defined]
+    device = setting("jax_default_device")
     if device is None:
         return jax.default_backend()
     return device if isinstance(device, str) else device.platform
@@ -59,7 +64,7 @@ def full_precision() -> Iterator[None]:
 
     By default GPUs round the factors of float32 products to ten bits, three digits.
     """
-    chosen = jax.config.jax_default_matmul_precision is not None  # type: ignore[attr-defined]
+    chosen = setting("jax_default_matmul_precision") is not None
     with nullcontext() if chosen or platform() == "cpu" else jax.default_matmul_precision("highest"):
         yield
 

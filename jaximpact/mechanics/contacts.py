@@ -86,8 +86,8 @@ class Contacts(NamedTuple):
         return jnp.abs(self.jacobian) @ jnp.abs(v)
 
     def by_entry(self, *numbers: Array) -> tuple[Array, ...]:
-        """Returns the sizes |G| of the gradients' entries, and beside each the ``numbers`` (d,) of its coordinate,
-        (k, m) each; here k is d."""
+        """Returns the magnitudes |G| of the gradients' entries (d, m), and each of the ``numbers`` (d,) of the
+        coordinates, repeated for every contact, (d, m). Contacts of bodies give the entries of two bodies only."""
         return jnp.abs(self.jacobian.T), *(jnp.broadcast_to(x[:, None], self.jacobian.T.shape) for x in numbers)
 
     def jump_terms(self, impulse: Array) -> Array:
@@ -95,18 +95,18 @@ class Contacts(NamedTuple):
         return jnp.abs(self.response) @ jnp.abs(impulse)
 
     def largest(self, x: Array) -> Array:
-        """Returns the largest of the numbers x (n,) >= 0, each of an nth part of the coordinates,
-        that each contact has to do with, (m,)."""
+        """Returns for each contact (m,) the largest of the numbers x (n,) >= 0 of the parts of the coordinates that it
+        depends on; the coordinates are cut into n equal parts."""
         return jnp.max(jnp.where(self._parts(len(x)), x, 0), axis=1, initial=0.0)
 
     def spread(self, x: Array, parts: int) -> Array:
-        """Returns for each nth part of the coordinates the largest of the numbers x (m,) >= 0 of contacts
-        that have to do with it, (n,)."""
+        """Returns for each of the n equal ``parts`` of the coordinates the largest of the numbers x (m,) >= 0 of the
+        contacts that depend on it, (n,)."""
         return jnp.max(jnp.where(self._parts(parts), x[:, None], 0), axis=0, initial=0.0)
 
     def _parts(self, n: int) -> Array:
-        """Returns which of n equal parts of the coordinates each contact depends on, or moves,
-        with friction or without, (m, n)."""
+        """Returns the mask (m, n) of which of n equal parts of the coordinates each contact depends on, or moves,
+        friction included."""
         (m, d), slip = self.shape, self.slip
         used = (self.jacobian != 0) | (self.response.T != 0)
         if slip.k:

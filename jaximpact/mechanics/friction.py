@@ -74,7 +74,7 @@ class Slip(NamedTuple):
 
     @classmethod
     def none(cls, m: int, d: int, dtype: Any) -> Slip:
-        """Makes those of m contacts that do not rub, of d coordinates."""
+        """Makes the slip of m contacts without friction, of d coordinates."""
         still = empty(dtype, m, 0)
         return cls(empty(dtype, m, 0, d), empty(dtype, d, m, 0), still, empty(dtype, 0), still)
 

@@ -123,7 +123,8 @@ class Gaps:
         return None
 
     def stepped(self, scheme: Any) -> Any:
-        """Returns the scheme that makes the steps of a motion by a ``scheme``."""
+        """Returns the scheme that makes the steps of a motion, given the user's ``scheme``: for listed bodies a wrapper
+        of it that keeps the list."""
         return scheme
 
     def pairs_of(self, state: Any) -> Array | None:

@@ -70,7 +70,7 @@ class Joints(NamedTuple):
 
     @classmethod
     def none(cls, d: int, dtype: Any) -> Joints:
-        """Makes those of a system of d coordinates without joints: arrays of size 0."""
+        """Makes the joints of a system of d coordinates that has none: arrays of size 0."""
         none, square = empty(dtype, 0), empty(dtype, 0, 0)
         return cls(none, empty(dtype, 0, d), none, empty(dtype, d, 0), square, square, none)
 

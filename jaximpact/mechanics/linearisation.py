@@ -84,8 +84,8 @@ class Metric(NamedTuple):
         return self.joints.restore(rates)
 
     def keep(self, later: Array, v: Array, share: float) -> Array:
-        """Returns the velocity ``later`` (d,) with the change by which share * later + (1 - share) * v keeps the
-        joints; v (d,) is the one before."""
+        """Returns the velocity ``later`` (d,), corrected such that share * later + (1 - share) * v keeps the joints; v
+        (d,) is the velocity before."""
         if not self.joints.size:
             return later
         return later - self.restore(self.joints.velocity(share * later + (1 - share) * v) / share)

@@ -20,8 +20,8 @@ STATED = {"e": "restitution"} | {name: name for name in OF_FRICTION}  # what the
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class By:
-    """What derivatives are taken by, as far as that is known at trace time: t0, q0, v0, each leaf of args, and whether
-    ``times`` are among it, t0, t1 or h."""
+    """The inputs by which derivatives are taken, as far as that is known at trace time: t0, q0, v0, each leaf of args;
+    ``times``: whether t0, t1 or h are among them."""
 
     t0: bool
     q0: bool
@@ -31,13 +31,13 @@ class By:
 
     @classmethod
     def of(cls, marks: Motion) -> By:
-        """Makes it from a motion whose leaves are true where derivatives are taken by them."""
+        """Makes it from a motion whose leaves are marks: whether derivatives are taken by them."""
         of = lambda *x: any(map(bool, jax.tree.leaves(x)))
         times = of(marks.t0, marks.t1, marks.h)
         return cls(of(marks.t0), of(marks.q0), of(marks.v0), tuple(map(bool, jax.tree.leaves(marks.args))), times)
 
     def joined(self, other: By | None) -> By:
-        """Returns what derivatives by either are taken by."""
+        """Returns the inputs by which derivatives are taken in either."""
         if other is None:
             return self
         args = tuple(x or y for x, y in zip(self.args, other.args, strict=True))

@@ -37,6 +37,7 @@ from .problem_parts import (
     Reset,
     Slips,
     Surfaces,
+    annotate,
     check_friction,
     check_function,
     check_switches,
@@ -52,8 +53,8 @@ OPTIONAL = (*NAMING, *OTHERS)  # omitted where they are None
 
 
 def is_left_out(name: str, value: Any) -> bool:
-    """Whether a field of a problem says nothing, and is left out of its text and of records, which are then those of
-    versions without the field."""
+    """Whether a field of a problem has a value that changes nothing. It is then left out of texts and of records, so
+    that these equal the ones of versions that do not have the field."""
     says_nothing = value is None or (name == "quaternions" and not value)
     return (name in OPTIONAL and says_nothing) or (name == "impact_law" and value == NEWTON)
 
@@ -416,10 +417,9 @@ class Problem(metaclass=Named):
             g = slope - rate
             return g if force is None else g + force(t, q, v, args)
 
-        generalised.derived_from_mass = True  # type: ignore[attr-defined]
-        generalised.inertia = inertia  # type: ignore[attr-defined]
         stated = "lagrangian(t, q, v, args)"
-        generalised.stated = stated if force is None else f"{stated} or force(t, q, v, args)"  # type: ignore[attr-defined]
+        stated = stated if force is None else f"{stated} or force(t, q, v, args)"
+        annotate(generalised, derived_from_mass=True, inertia=inertia, stated=stated)
 
         def energy(t: Array, q: Array, v: Array, args: Any) -> Array:
             return v @ jax.grad(lagrangian, argnums=2)(t, q, v, args) - lagrangian(t, q, v, args)
@@ -457,10 +457,9 @@ class Problem(metaclass=Named):
                 g = g - rate + 0.5 * jax.grad(lambda x: v @ momentum(x, v, args))(q)
             return g if force is None else g + force(t, q, v, args)
 
-        generalised.derived_from_mass = True  # type: ignore[attr-defined]
         others = ("mass(q, args)", "force(t, q, v, args)")
         parts = [name for name, part in zip(others, (callable(given), force), strict=True) if part]
-        generalised.stated = " or ".join(["potential(q, args)", *parts])  # type: ignore[attr-defined]
+        annotate(generalised, derived_from_mass=True, stated=" or ".join(["potential(q, args)", *parts]))
 
         def energy(t: Array, q: Array, v: Array, args: Any) -> Array:
             return 0.5 * v @ momentum(q, v, args) + potential(q, args)
@@ -490,7 +489,7 @@ class Problem(metaclass=Named):
         def generalised(t: Array, q: Array, v: Array, args: Any) -> Array:
             return force(t, q, mass_times(mass(q, args) if callable(mass) else mass, v), args)
 
-        generalised.derived_from_mass = True  # type: ignore[attr-defined]
+        annotate(generalised, derived_from_mass=True)
 
         return cls(generalised, constraints, mass, restitution, energy, **naming)
 

@@ -41,6 +41,12 @@ def missing(whose: str, name: str) -> str:
     return f"{name}: files of robots, MJCF and URDF, are read by jaximpact.spatial.from_mjcf(path), which makes a System; docs/howto/robots.md"  # noqa: E501
 
 
+def annotate(function: Callable, **facts: Any) -> None:
+    """Sets attributes of a function of a problem by which checks know how it was made."""
+    for name, value in facts.items():
+        setattr(function, name, value)
+
+
 def check_function(value: Any, must: str, optional: bool = True) -> None:
     """Raises TypeError, saying what the value ``must`` be, unless it is a function,
     or None where it is ``optional``."""

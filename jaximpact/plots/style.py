@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -33,7 +33,7 @@ def new_figure(width: float, height: float) -> Figure:
 def new_grid(width: float, height: float, rows: int, columns: int) -> tuple[Figure, np.ndarray]:
     """A figure and its axes (rows, columns)."""
     figure = new_figure(width, height)
-    figure.get_layout_engine().set(wspace=0.04, hspace=0.04)  # type: ignore[union-attr, call-arg]
+    cast(Any, figure.get_layout_engine()).set(wspace=0.04, hspace=0.04)
     return figure, figure.subplots(rows, columns, squeeze=False)
 
 

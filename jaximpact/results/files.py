@@ -11,7 +11,7 @@ import hashlib
 import json
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,6 +51,9 @@ OPTIONAL = (
 ENGINES = {".nc": "h5netcdf", ".zarr": "zarr"}
 
 
+write_arrays: Callable[..., None] = np.savez_compressed  # arrays by name alone
+
+
 def save(result: Result, path: str | Path) -> Path:
     """Writes a result to a file and returns its path: see `Result.save`."""
     if result._is_traced():
@@ -61,7 +64,7 @@ def save(result: Result, path: str | Path) -> Path:
     about["arrays"] = {name: [list(x.shape), x.dtype.name] for name, x in found.items()}
     text = json.dumps(about)
     if path.suffix == ".npz":
-        np.savez_compressed(path, **found, **{ABOUT: np.array(text)})  # type: ignore[arg-type]
+        write_arrays(path, **found, **{ABOUT: np.array(text)})
         return path
     dataset = result.to_xarray() if isinstance(result, Solution) else _dataset(result, found)
     dataset, engine = dataset.assign_attrs({ABOUT: text}), ENGINES[path.suffix]
@@ -203,7 +206,7 @@ def _result(about: Mapping[str, Any], found: Mapping[str, np.ndarray]) -> Result
 def _solution(about: Mapping[str, Any], found: Mapping[str, np.ndarray]) -> Solution:
     """Decodes a `Solution` from the text and the arrays of an untrusted file."""
     numbers = _numbers(about, found)
-    state = {name: numbers.get(name) for name in MEANING}
+    state: dict[str, Any] = {name: numbers.get(name) for name in MEANING}
     missing = [name for name, x in state.items() if x is None and name not in OPTIONAL]
     if missing:
         raise KeyError(missing[0])
@@ -212,9 +215,9 @@ def _solution(about: Mapping[str, Any], found: Mapping[str, np.ndarray]) -> Solu
         scheme, lag, rebounds, *more = timing
         locates, by_tolerance = more or (scheme in LOCATED, scheme == "EventDriven")
         timing = Timing(str(scheme), float(lag), bool(rebounds), bool(locates), bool(by_tolerance))
-    of_events = {name: x for name in EVENTS if (x := numbers.get(f"events_{name}")) is not None}
-    events = LocatedImpacts(**of_events) if of_events else None  # type: ignore[arg-type]
-    solution = Solution(**state, values=decode_value(about["values"], numbers), events=events, timing=timing)  # type: ignore[arg-type]
+    of_events: dict[str, Any] = {name: x for name in EVENTS if (x := numbers.get(f"events_{name}")) is not None}
+    events = LocatedImpacts(**of_events) if of_events else None
+    solution = Solution(**state, values=decode_value(about["values"], numbers), events=events, timing=timing)
     known = {None: None, True: True, False: False}[about["every_step"]]
     labels = decode_value({"labels": about["labels"]}, numbers)
     return replace(solution, origin=Origin(every_step=known, naming=labels, made=_provenance_of(about)))

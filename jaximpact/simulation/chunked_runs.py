@@ -21,7 +21,7 @@ from tqdm import tqdm
 from ..jaxtools.argument_checks import check_memory, free_memory
 from ..jaxtools.spare_memory import new_array
 from ..jaxtools.threads import abandon, make_executor, wait_interruptibly, worker_count
-from ..jaxtools.trace_context import platform
+from ..jaxtools.trace_context import platform, setting
 from ..mechanics.motion import Motion
 from ..mechanics.user_functions import differentiable
 from .chunk_sizes import divide, split
@@ -39,7 +39,7 @@ def largest_chunk() -> int:
 
 def devices(lanes: int) -> int:
     """Number of devices that share the lanes of a chunk."""
-    one_device = jax.config.jax_default_device is not None  # type: ignore[attr-defined]
+    one_device = setting("jax_default_device") is not None
     return 1 if lanes == 1 or one_device else jax.local_device_count()
 
 

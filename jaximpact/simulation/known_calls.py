@@ -21,9 +21,9 @@ _known: dict[Hashable, tuple[Program, Lanes, int]] = {}
 
 def key_of(q0: Any, v0: Any, args: Any, methods: tuple, *others: Any) -> Hashable | None:
     """Hashable key of a call: types and shapes of the states and of args, and all other arguments by value; None if one
-    of these cannot be told by it.
+    of these has no key.
 
-    ``methods``: scheme and projection; ``others``: the problem among them, whose functions are told by identity.
+    ``methods``: scheme and projection; ``others``: the problem among them, whose functions are compared by identity.
     """
     if not isinstance(q0, np.ndarray | jax.Array) or not isinstance(v0, np.ndarray | jax.Array):
         return None
@@ -50,7 +50,8 @@ def _value(x: Any) -> Hashable | None:
 
 
 def find(key: Hashable | None) -> tuple[Program, Lanes, int] | None:
-    """What `keep` was given for the key, without states and args; None if nothing, or for the key None."""
+    """Returns what `keep` stored under the key, without states and args; None if there is nothing, or if the key is
+    None."""
     return None if key is None else _known.get(key)
 
 

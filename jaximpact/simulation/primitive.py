@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import jax
@@ -22,7 +22,7 @@ from jax.interpreters import ad, batching, mlir, partial_eval
 
 from ..compiler.lane_axes import NO_MESH, add_lanes, is_real, of_lanes, of_one_lane, vary_alike
 from ..compiler.scalar import Unsupported
-from ..jaxtools.trace_context import platform
+from ..jaxtools.trace_context import platform, setting
 from ..mechanics.motion import Motion
 from .backends import Task
 from .lane_functions import Cotangent, ForwardJacobian, Tangent, Value, ValueAndTangent, lanewise, vmapped
@@ -73,7 +73,7 @@ def _evaluate(*operands: Any, primitive: Primitive, function: Any, axes: tuple, 
     """Results on given arrays: of a compiled program, or operation by operation where jax is told not to
     compile (`jax.disable_jit`)."""
     params = {"function": function, "axes": axes, "count": count}
-    if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+    if setting("jax_disable_jit"):
         return lanewise(**params)(*operands)
     return _bound(*operands, primitive=primitive, **params)
 
@@ -265,7 +265,7 @@ def _cotangents_by_directions(
     def along(i: Array) -> Array:
         changes = push(flat.at[i].set(1))
         parts = [x.reshape(*batch, -1) * ct.reshape(*batch, -1) for x, ct in zip(changes, given, strict=True)]
-        return sum(jnp.sum(x, axis=-1) for x in parts)  # type: ignore[return-value]
+        return reduce(jnp.add, (jnp.sum(x, axis=-1) for x in parts))
 
     total = jnp.moveaxis(jax.lax.map(along, jnp.arange(flat.size), batch_size=DIRECTIONS_AT_ONCE), 0, -1)
     return unravel(total) if count is None else jax.vmap(unravel)(total)

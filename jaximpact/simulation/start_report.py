@@ -226,8 +226,8 @@ class RestitutionReport(NamedTuple):
 
     @classmethod
     def of(cls, problem: Problem, rates: Array, args: Any) -> RestitutionReport:
-        """Report for the gap velocities (m,) of a start; a function that does not depend on them is checked at closing
-        and opening gaps alike."""
+        """Report for the gap velocities (m,) of a start. A restitution that depends on them is checked for gaps that
+        close; one that does not is checked for all."""
         value = problem.restitution_at(jnp.ones((), rates.dtype), rates, args)
         constant = not depends_on(lambda rates: problem.restitution_at(1.0, rates, args), (rates,), on=(0,))
         return cls(value, ((rates < 0) | constant) & ~((value >= 0) & (value <= 1)))

@@ -14,7 +14,7 @@ from ..compiler.llvm.call import BoundCall, CompiledFunction
 
 
 def bytes_of(arrays: Sequence[np.ndarray]) -> bytes:
-    """Returns all bytes of arrays, which tell operands apart."""
+    """Returns all bytes of arrays, by which operands are recognised."""
     return b"".join(x.tobytes() for x in arrays)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -290,7 +290,7 @@ def check_switches(
 
 def _reset_at(problem: Problem, k: int, t: Any, q: Array, v: Array, args: Any) -> Any:
     """Calls the reset of surface k; returns its result unchecked."""
-    return problem.reset(t, q, v, k, args)  # type: ignore[misc]
+    return cast(Callable, problem.reset)(t, q, v, k, args)
 
 
 def check_noise(problem: Problem, scheme: Scheme, shape_of: Callable, m: int, q0: Array, v0: Array, args: Any) -> None:

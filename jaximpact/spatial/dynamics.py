@@ -209,7 +209,8 @@ def generalised_force(tree: Tree, twists: Twists, loads: Loads, gravity: Any, ar
 
 
 def _own_rates(q: Array, link: Any) -> Any:
-    """Returns the velocities (k, n) of a motion relative to what carries it, by its n coordinates."""
+    """Returns the matrix (k, n) from the rates of the n coordinates of a joint to the k components of its body's
+    velocity relative to the body that carries it."""
     return rates_outside(q[link.slice]) if link.motion.kind == "ball" else np.ones((1, 1))
 
 

@@ -104,19 +104,20 @@ def rotation_of(p: Any) -> Any:
 
 
 def rates_inside(p: Any) -> Any:
-    """Returns 2 E(p)/|p|^2 (3, 4), which times p' is the angular velocity in the axes of the body."""
+    """Returns the matrix 2 E(p)/|p|^2 (3, 4): its product with p' is the angular velocity in the axes of the body."""
     w, x, y, z = (2 / (p @ p)) * p
     return jnp.stack([-x, w, z, -y, -y, -z, w, x, -z, y, -x, w]).reshape(3, 4)
 
 
 def rates_outside(p: Any) -> Any:
-    """Returns 2 G(p)/|p|^2 (3, 4), which times p' is the angular velocity in the axes that p turns from."""
+    """Returns the matrix 2 G(p)/|p|^2 (3, 4): its product with p' is the angular velocity in the axes outside of the
+    body."""
     w, x, y, z = (2 / (p @ p)) * p
     return jnp.stack([-x, w, -z, y, -y, z, w, -x, -z, -y, x, w]).reshape(3, 4)
 
 
 def quaternion_rate(p: Any, spin: Any) -> Any:
-    """Returns p' (4,), with p . p' = 0, of a body with an angular velocity (3,) in the axes that p turns from."""
+    """Returns p' (4,), with p . p' = 0, of a body with an angular velocity (3,) in the axes outside of the body."""
     return 0.25 * (p @ p) * (rates_outside(p).T @ spin)
 
 

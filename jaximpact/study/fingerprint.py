@@ -87,10 +87,10 @@ def calls_of(problem: Problem, t: Any, q: Any, v: Any, args: Any) -> dict[str, t
 
 
 def speeds_of(problem: Problem, of: Any, t: Any, q: Any, args: Any) -> tuple:
-    """Shape and dtype (m,) of the speeds that ``of`` takes, a restitution or a coefficient of friction, in a tuple that
-    is empty if it takes none.
+    """Returns the shape and dtype (m,) of the speeds on which ``of``, a restitution or a coefficient of friction,
+    depends, in a tuple; an empty tuple if it depends on none.
 
-    They are of all contacts, or of one if near pairs of bodies are listed.
+    They are the speeds of all contacts, or of one if near pairs of bodies are listed.
     """
     if of is not problem.restitution and not isinstance(of, OfSpeed):
         return ()

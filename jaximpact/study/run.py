@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import is_dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple, Unpack, cast
 
 import jax
 import numpy as np
@@ -307,7 +307,7 @@ class Run:
         return jax.tree.unflatten(jax.tree.structure(shape), leaves), int(kept["block"])
 
 
-_EMPTY = Solution(*[None] * 12)  # type: ignore[arg-type]
+_EMPTY = Solution(*cast(list[Any], [None] * 12))
 
 
 def _hash(value: Any) -> str:

@@ -46,6 +46,9 @@ CANNOT_FLUSH = (errno.EINVAL, errno.ENOTSUP)  # what some file systems say to fl
 RESTORE = "restore it from a copy; the arrays are still read by xarray"
 
 
+write_arrays: Callable[..., None] = np.savez  # by name alone
+
+
 class ZarrStore(Store):
     """A directory with a Zarr group, which ``xarray.open_zarr`` can read even while it is written.
 
@@ -84,7 +87,7 @@ class ZarrStore(Store):
             self._clear()
             self._create_arrays(schema)
             with open(self._home / "design.npz", "wb") as file:
-                np.savez(file, **schema.design.values)  # type: ignore[arg-type]
+                write_arrays(file, **schema.design.values)
                 self._synchronise_file(file)
             for directory, _, files in os.walk(self.path):
                 for name in files:
@@ -310,7 +313,7 @@ class ZarrStore(Store):
         they replace earlier ones atomically."""
         new, path = self._home / "carry.partial", self._home / "carry.npz"
         with open(new, "wb") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]
+            write_arrays(file, **arrays)
             self._synchronise_file(file)
         os.replace(new, path)
         self._synchronise(self._home)

@@ -52,8 +52,8 @@ def with_magnitudes(closed: ClosedJaxpr) -> ClosedJaxpr:
         ratios = dict[Any, list]()  # numerators and denominators
 
         def root(eqn: Any, v: Any, others: list) -> Array | None:
-            """Returns the function that an equation is of the variable v, None if v is no even power,
-            and no choice among some."""
+            """Returns the result of an equation, a function of an even power v = x^n, as one of |x|; None if v is
+            neither an even power nor a choice between values of which one is."""
             if v in bases:
                 return OF_POWER[eqn.primitive.name](bases[v].n, jnp.abs(bases[v].x), *others)
             if v not in choices:
@@ -90,7 +90,8 @@ def with_magnitudes(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def _angle(y: Array, x: Array) -> Array:
-    """Returns arctan(y / x), by a formula that on either side of x = 0, where the angle jumps, is smooth beyond."""
+    """Returns arctan(y / x), which jumps at x = 0, by a formula whose continuation beyond x = 0 is smooth on either
+    side."""
     side = jnp.where(x < 0, -1, 1).astype(jnp.result_type(x))
     y, x = side * y, side * x
     return 2 * jnp.arctan(y / (x + jnp.sqrt(x * x + y * y)))
@@ -101,7 +102,8 @@ def _power(x: Array, exponent: float) -> Array:
 
 
 def _base(eqn: Any, given: Sequence, base: Base | None) -> Base | None:
-    """Returns what an equation gives as an even power, None if it is none; ``base``: the same of its first operand."""
+    """Returns the result of an equation as an even power, None if it is none; ``base``: its first operand as an even
+    power, or None."""
     name, p = eqn.primitive.name, eqn.params
     same = len(eqn.invars) == 2 and not is_literal(eqn.invars[0]) and eqn.invars[0] is eqn.invars[1]
     own = base or Base(given[0], 1) if given else None

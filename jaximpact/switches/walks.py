@@ -8,7 +8,7 @@ it is given, such as the side to replay, and adds those that it computes to the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -257,7 +257,7 @@ class Measure(Walk):
 
     def switch(self, kind: Kind, eqn: Any, values: Sequence) -> tuple[list, Sides]:
         sides = self.take(_number(kind, eqn, values))
-        levels, across = kind.levels(eqn, sides, *values), kind.across(eqn, sides, *values)  # type: ignore[misc]
+        levels, across = (cast(Callable, f)(eqn, sides, *values) for f in (kind.levels, kind.across))
         for pair in zip(levels, across, strict=True):
             self.collected += pair
         return kind.value(eqn, sides, *values), sides

@@ -119,6 +119,27 @@ def test_what_is_wrong_is_named(call, name, value):
     assert name.rstrip("s") in words, words
 
 
+# of some the words, beyond the name
+WORDS = [
+    *((call, {"period": None}, "period: give the period") for call in ("periodic_orbit", "continue_orbit")),
+    ("periodic_orbit", {"period": lambda args: np.ones((2, 2))}, "period must be a number"),
+    ("periodic_orbit", {"q0": [-0.2]}, "not admissible"),
+    ("continue_orbit", {"q0": [[0.5]]}, "a branch has one start"),
+    ("continue_orbit", {"parameter": "mass"}, "parameter='mass': choose one of"),
+    ("continue_orbit", {"parameter": ("w", "e")}, "parameter must be one name.*continue_curve"),
+    ("continue_orbit", {"bounds": (2.5, 3.0)}, "do not contain"),
+    ("continue_orbit", {"parameter": "e", "e": 0.5, "bounds": (0.5, 2.0)}, r"restitution lies in \[0, 1\]"),
+    ("lyapunov", {"intervals": 15}, "multiple of blocks"),
+    ("stroboscopic", {"period": np.ones(3), "e": np.ones(2)}, "lane axes must have one length"),
+    ("impact_section", {"scheme": ji.PaoliSchatzman()}, "an impact in its last step rebounds in the next"),
+]
+
+
+@pytest.mark.parametrize(("call", "changes", "words"), WORDS)
+def test_what_is_wrong_is_said(call, changes, words):
+    assert refused(call, CALLS[call] | changes).match(words)
+
+
 @settings(max_examples=120, deadline=None, derandomize=True)
 @given(st.data())
 def test_junk_is_refused_by_the_library(data):

@@ -375,10 +375,7 @@ def test_what_is_no_section_is_named(change, error, message):
         periodic_orbit(**(given | change))
 
 
-def test_directions_and_rows_are_checked():
-    moved = ji.solve(CLOCK, [1.0], [0.0], t1=1.0, h=0.1, args={"z": Z})
-    with pytest.raises(ValueError, match="direction must be 1, -1, or 0"):
-        crossings(moved, top, direction=2, args={"z": Z})
+def test_rows_are_checked():
     with pytest.raises(ValueError, match="every step of a motion"):
         crossings(ji.solve(CLOCK, [1.0], [0.0], t1=1.0, h=0.1, args={"z": Z}, save="final"), top)
     with pytest.raises(ValueError, match="give surface"):

@@ -124,10 +124,6 @@ def test_bad_arguments_are_refused_by_name(dropped):
         balance(ball, motion, e=[0.5, 0.5])
 
 
-def test_the_picture(dropped, tmp_path):
-    assert balance(*dropped).plot(tmp_path / "balance.png", title="ball").stat().st_size > 5000
-
-
 @pytest.mark.parametrize("scheme", [ji.MoreauJean(), pytest.param(ji.EventCorrected(), marks=pytest.mark.slow)])
 def test_a_belt_takes_a_block_along(scheme):
     """From rest to the belt's speed w = 1: m w^2 / 2 for the block, as much for heat, and the belt has given both."""

@@ -86,7 +86,7 @@ def test_too_many_attractors_are_reported():
     assert len(attractors) == 100 and (labels == UNSETTLED).sum() == 50
 
 
-def test_basins_of_the_forced_oscillator(tmp_path):
+def test_basins_of_the_forced_oscillator():
     """Three attractors, one free of impacts; starts agree with exact flights, but near fractal boundaries."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -115,7 +115,6 @@ def test_basins_of_the_forced_oscillator(tmp_path):
     # errors of O(h^2) change the label of starts near the fractal boundary: 5 % of them between this step and half of
     # it
     assert np.mean(agree) > 0.7
-    assert found.plot(tmp_path / "basins.png").stat().st_size > 5000
 
 
 def test_bad_input_is_named():

@@ -49,7 +49,7 @@ def swing(t, q, v, args):
     return -args["body"]["stiffness"] * q - v + args["drive"][0] * jnp.cos(args["drive"][1] * t)
 
 
-def test_values_in_one_batch_and_nested_parameters(tmp_path):
+def test_values_in_one_batch_and_nested_parameters():
     """Amplitudes of a linear oscillator are proportional to the drive;
     every lane is what `stroboscopic` gives alone."""
     problem = ji.Problem(swing, lambda t, q, args: q + 100.0)
@@ -62,15 +62,12 @@ def test_values_in_one_batch_and_nested_parameters(tmp_path):
     )
     single_backend = stroboscopic(problem, [0.0], [0.0], args=args, **options)
     np.testing.assert_allclose(found.q[1], single_backend.q, rtol=1e-12)
-    assert found.plot(tmp_path / "diagram.png").stat().st_size > 5000
     with pytest.raises(
         KeyError, match=r"drive.2: args has no such number, but \['body.stiffness', 'drive.0', 'drive.1'\]"
     ):
         bifurcation(problem, [0.0], [0.0], parameter=("drive", 2), values=values, args=args, **options)
     with pytest.raises(ValueError, match="parameter body must be one number"):
         bifurcation(problem, [0.0], [0.0], parameter="body", values=values, args=args, **options)
-    with pytest.raises(ValueError, match="choose None, 'up' or 'down'"):
-        bifurcation(problem, [0.0], [0.0], parameter="e", values=values, args=args, sweep="left", **options)
     with pytest.raises(ValueError, match="rebounds in the next one"):
         bifurcation(
             problem,
@@ -158,7 +155,7 @@ def test_what_stands_over_the_parameter(tmp_path):
 
 
 @pytest.mark.slow
-def test_map_over_frequency_and_restitution(tmp_path):
+def test_map_over_frequency_and_restitution():
     """Period and impacts in a period, at every point of a grid, as the reference finds them."""
     frequencies, es = np.array([2.2, 3.8, 5.6]), np.array([0.5, 0.6])
     found = two_parameter_map(
@@ -173,16 +170,3 @@ def test_map_over_frequency_and_restitution(tmp_path):
             period = min(p for p in range(1, 7) if np.max(np.abs(q[p:] - q[:-p])) < 1e-6)
             assert (found.period[j, i], found.impacts[j, i]) == (period, pytest.approx(count / 12))
     assert len(np.unique(found.period)) == 3
-    assert found.plot(tmp_path / "map.png").stat().st_size > 5000
-    with pytest.raises(ValueError, match="parameters must differ"):
-        two_parameter_map(
-            PROBLEM,
-            [0.5],
-            [0.0],
-            parameters=("e", "e"),
-            values=(es, es),
-            period=1.0,
-            steps=9,
-            cycles=2,
-            args=args_of(1.0),
-        )

@@ -236,32 +236,3 @@ def test_bifurcations_of_smooth_systems():
     # the discrete flow's damping: h^2 = 1e-3 times 1/12
     assert branch.events[0].parameter == pytest.approx(0.0, abs=3e-4)
     assert branch.stable[0] and not branch.stable[-1]
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"parameter": "mass"}, "parameter='mass': choose one of"),
-        ({"bounds": (3.0, 2.0)}, "bounds must be finite and increasing"),
-        ({"bounds": 3.0}, "bounds must be two numbers"),
-        ({"bounds": (2.5, 3.0)}, "do not contain"),
-        ({"parameter": "e", "bounds": (0.5, 2.0)}, r"restitution lies in \[0, 1\]"),
-        ({"direction": 0}, "direction must be"),
-        ({"step": 2.0}, "step must lie"),
-        ({"points": 0}, "points must be"),
-        ({"period": None}, "period: give the period"),
-        ({"q0": [[0.5]]}, "a branch has one start"),
-        ({"parameter": ("frequency", "wall")}, "parameter must be one name.*continue_curve"),
-    ],
-)
-def test_bad_arguments_are_refused_by_name(change, message):
-    given = {"q0": [0.5], "v0": [0.0], "parameter": "frequency", "bounds": (2.0, 3.0), "period": 2.0, "steps": 10}
-    given |= {"args": arguments(Z, W, WALL, 0.0), "e": E}
-    with pytest.raises((ValueError, TypeError), match=message):
-        continue_orbit(SHAW_HOLMES, **(given | change))
-
-
-@pytest.mark.slow
-def test_the_picture(tmp_path):
-    branch = follow((Z, W, WALL, E), parameter="frequency", bounds=(2.0, 2.7), step=0.1)
-    assert branch.plot(tmp_path / "branch.png", title="Shaw and Holmes").stat().st_size > 5000

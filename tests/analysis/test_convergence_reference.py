@@ -43,12 +43,11 @@ def test_what_the_reference_does_not_know_is_no_error():
     assert found.table().count("<") >= 2 and np.isnan(found.orders()["position"])
 
 
-def test_a_limit_of_its_own(tmp_path):
+def test_a_limit_of_its_own():
     """An obtuse corner at e = 0, which `Maury` leaves wrongly: it is measured against itself, and that is said."""
     found = both("obtuse-corner", None, ji.Maury())[1]
     assert "same scheme" in found.reference and len(found.steps) == 2
     assert 0.1 * found.position[-1] < found.floor["position"] < 10 * found.position[-1]
-    assert found.plot(tmp_path / "orders.png").stat().st_size > 5000
 
 
 def test_a_table_for_a_paper():
@@ -110,11 +109,11 @@ def test_errors_over_tolerances_are_in_proportion(tmp_path):
     for name in ("position", "velocity", "impulse"):
         assert exact.orders()[name] == pytest.approx(1, abs=0.15)
         np.testing.assert_allclose(getattr(found, name), getattr(exact, name), rtol=0.02)
-    assert np.all(exact.position < exact.told * exact.rtols)
+    assert np.all(exact.position < exact.estimate * exact.rtols)
     assert "EventDriven with rtol = 1e-11" in found.reference and "error/rtol" in found.table()
     assert found.plot(tmp_path / "tolerances.png").stat().st_size > 5000
     found.save(tmp_path / "tolerances.npz")
-    np.testing.assert_array_equal(ji.load(tmp_path / "tolerances.npz").told, found.told)
+    np.testing.assert_array_equal(ji.load(tmp_path / "tolerances.npz").estimate, found.estimate)
 
 
 def test_tolerances_that_cannot_be_are_said():

@@ -175,8 +175,7 @@ def test_what_cannot_be_read_is_refused(tmp_path):
         impacts(broken, batch, args={"k": np.array([0.0, 1e4])}, args_axes=0)
     kept = impacts(broken, batch, args={"k": np.array([0.0, 1e4])}, args_axes=0, lanes=~batch.failed)
     assert set(kept.lane) <= {0}
-    for name, records in {"one": found("bouncing-ball", "e=1/2", 503, SCHEMES["mj"])[1], "few": kept.moved(3)}.items():
-        assert records.plot(tmp_path / f"{name}.png").stat().st_size > 5000
+    assert kept.moved(3).plot(tmp_path / "few.png").stat().st_size > 5000
 
 
 EVERY = [ji.PaoliSchatzman(), ji.MoreauJean(), ji.EventCorrected(), ji.Maury(), ji.Maury(half_kick=True)]

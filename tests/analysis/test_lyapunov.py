@@ -101,28 +101,3 @@ def floor(t, q, args):
 def test_a_contact_that_stays_loses_every_direction():
     one = lyapunov(ji.Problem(resting, floor), [0.5], [0.0], interval=0.5, steps=50, intervals=20, e=0.0)
     assert np.all(np.isneginf(one.exponents)) and not one.failed
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"intervals": 15}, "multiple of blocks"),
-        ({"blocks": 1}, "blocks at least 2"),
-        ({"skip": -1}, "skip must be"),
-        ({"steps": 2.5}, "steps must be a whole number"),
-        ({"interval": 0.0}, "interval must be positive"),
-    ],
-)
-def test_bad_arguments_are_refused_by_name(change, message):
-    given = {"interval": 1.0, "steps": 10, "intervals": 20, "args": CHAOTIC, "e": E}
-    with pytest.raises(ValueError, match=message):
-        lyapunov(SHAW_HOLMES, [0.5], [0.0], **(given | change))
-
-
-def test_the_pictures(found, tmp_path):
-    swept = np.arange(3.0)
-    assert found.plot(tmp_path / "sweep.png", parameter=swept, label="lane").stat().st_size > 5000
-    # without a parameter over the number of the lane, however many there are
-    assert found.plot(tmp_path / "lanes.png").stat().st_size > 5000
-    with pytest.raises(ValueError, match="parameter must have one value"):
-        found.plot(tmp_path / "wrong.png", parameter=swept[:-1])

@@ -144,38 +144,6 @@ def test_float32_beside_float64():
     np.testing.assert_allclose(found.q, q, rtol=0, atol=2 * 0.0286**2)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"period": None}, "period: give the period"),
-        ({"period": -1.0}, "period must be positive"),
-        ({"period": lambda args: np.ones((2, 2))}, "period must be a number"),
-        ({"steps": 0}, "steps must be a whole number"),
-        ({"cycles": 1.5}, "cycles must be a whole number"),
-        ({"tol": 0.0}, "tol must be positive"),
-        ({"iterations": 0}, "iterations must be a whole number"),
-        ({"q0": [-0.2]}, "not admissible"),
-        ({"args_axes": "all"}, "args_axes"),
-    ],
-)
-def test_bad_arguments_are_refused_by_name(change, message):
-    given = {"q0": [0.5], "v0": [0.0], "period": 2.0, "steps": 10, "args": arguments(0.0, np.pi, -0.1, 0.0), "e": 0.5}
-    with pytest.raises(ValueError, match=message):
-        periodic_orbit(SHAW_HOLMES, **(given | change))
-
-
-@pytest.mark.slow
-def test_the_picture(tmp_path):
-    case = catalogue.get("shaw-holmes").case("damped")
-    t0 = 1.2
-    (q,), (v,) = case.exact(np.array([t0]))
-    period = 2 * np.pi / case.args["frequency"]
-    found = periodic_orbit(
-        SHAW_HOLMES, q, v, period=period, steps=100, t0=t0, args=case.args, e=case.restitution
-    )  # fmt: skip
-    assert found.plot(tmp_path / "multipliers.png", title="Shaw and Holmes").stat().st_size > 5000
-
-
 def test_an_orbit_of_a_forced_system_without_gaps():
     """q'' = -q - .2 q' + cos 2t: q(0) is the real part of 1 / (-3 + .4 i)."""
     found = periodic_orbit(ji.Problem(lambda t, q, v, args: -q - 0.2 * v + jnp.cos(2 * t)), [0.0], [0.0], period=np.pi)

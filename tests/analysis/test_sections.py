@@ -264,34 +264,3 @@ def test_a_failed_lane_is_flagged_and_spoils_no_other():
     assert through.section.failed.tolist() == [False, True, False]
     assert np.isnan(through.section.q[1]).all() and np.isnan(through.per_period[1])
     np.testing.assert_allclose(through.section.q[2, :, 0], [2.5, 3.0])
-
-
-def test_bad_input_is_named():
-    good = {"period": 1.0, "steps": 20, "cycles": 2, "args": args_of(2.0)}
-    for changes, words in (
-        ({"period": -1.0}, "period must be positive"),
-        ({"steps": 0}, "steps must be a whole number >= 1"),
-        ({"skip": -1}, "skip must be a whole number >= 0"),
-        ({"phase": 1.0}, r"phase must lie in \[0, 1\)"),
-        ({"period": np.ones(3), "e": np.ones(2)}, "lane axes must have one length"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            stroboscopic(PROBLEM, [0.5], [0.0], **good | changes)
-    with pytest.raises(ValueError, match="PaoliSchatzman: an impact in its last step rebounds in the next"):
-        impact_section(PROBLEM, [0.5], [0.0], **good, scheme=ji.PaoliSchatzman())
-
-
-def test_a_section_has_its_picture(tmp_path):
-    found = impact_section(
-        PROBLEM,
-        [0.5],
-        [0.0],
-        period=forcing_period,
-        steps=40,
-        cycles=6,
-        args=args_of(2.2),
-        e=0.5,
-        scheme=ji.MoreauJean(),
-    )
-    for name, picture in {"impacts": found.impacts, "phases": found, "section": found.section}.items():
-        assert picture.plot(tmp_path / f"{name}.png", title=name).stat().st_size > 5000

@@ -117,38 +117,3 @@ def test_kinds_of_designs(tmp_path):
     np.testing.assert_allclose(log.values["args.gravity"], [1.0, 10.0, 100.0], rtol=1e-14)
     found = design('kind = "latin-hypercube"\ncount = 7\nseed = 2\ne = [0.0, 1.0]')
     assert np.array_equal(found.values["e"], ji.Design.latin_hypercube(7, seed=2, e=(0, 1)).values["e"])
-
-
-@pytest.mark.parametrize(
-    "old, new, words",
-    [
-        ("scheme =", "schema =", "unknown entry 'schema'; did you mean 'scheme'"),
-        ("normal =", "normals =", "unknown attribute of paoli-schatzman 'normals'; did you mean 'normal'"),
-        ('"paoli-schatzman"', '"paoli-schatz"', "unknown scheme 'paoli-schatz'; did you mean 'paoli-schatzman'"),
-        ('"points"', '"point"', "unknown kind 'point'; did you mean 'points'"),
-        ('kind = "points"', 'kind = "latin-hypercube"', "needs count"),
-        ('kind = "points"', 'kind = "points"\nseed = 3', "seed belongs to"),
-        ("e = [0.5, 0.6, 0.7]", "e = { from = 0, too = 1, count = 3 }", "'too'; did you mean 'to'"),
-        ("e = [0.5, 0.6, 0.7]", "e = { from = 0, count = 3 }", "design.e: to is missing"),
-        ("e = [0.5, 0.6, 0.7]", 'e = { from = 1, to = 2, count = 3, spacing = "lin" }', "did you mean 'linear'"),
-        ("args.limit", "args.limt", "did you mean 'limit'"),
-        ("[design]", "[desing]", "did you mean 'design'"),
-        ('problem = "support.study_systems:fragile"', "", "problem is missing"),
-        ("t1 = 1.0", "t1 = ", "not valid TOML"),
-        ("t1 = 1.0", "t1 = 1.0\nsave = { times = [0.5], functoin = 'a:b' }", "did you mean 'function'"),
-    ],
-)
-def test_wrong_files_are_refused(tmp_path, capsys, old, new, words):
-    text = FILE.format(path=tmp_path / "s.zarr")
-    assert old in text
-    (tmp_path / "wrong.toml").write_text(text.replace(old, new))
-    assert main(["study", str(tmp_path / "wrong.toml")]) == 2
-    told = capsys.readouterr().err
-    assert words in told and "wrong.toml" in told
-    assert not (tmp_path / "s.zarr").exists()
-
-
-def test_a_file_that_is_no_text_is_named(tmp_path, capsys):
-    (tmp_path / "wrong.toml").write_bytes(b"\xff\xfe")
-    assert main(["study", str(tmp_path / "wrong.toml")]) == 2
-    assert "wrong.toml: not valid TOML" in capsys.readouterr().err

@@ -25,58 +25,70 @@ e = [0.5, 0.6]
 """
 
 
-@pytest.mark.parametrize(
-    "old, new, words",
-    [
-        ('"shaw-holmes"\ncase = "damped"', '"nomod:x"', "problem: nomod:x: no module 'nomod': look at its spelling"),
-        (
-            '"shaw-holmes"\ncase = "damped"',
-            '"study_systms:ball"',
-            "problem: study_systms:ball: no module 'study_systms'",
-        ),
-        ('"shaw-holmes"\ncase = "damped"', '"support.study_systems:bal"', "module support.study_systems has no 'bal'"),
-        ('"shaw-holmes"\ncase = "damped"', '"a:b:c"', "problem: 'a:b:c' does not name"),
-        ("h = 0.1", "h = 0.1\nscheme = { name = 3 }", "scheme must be a name, or a table with its name"),
-        ("h = 0.1", "h = 0.1\nscheme = { nodes = 3 }", "scheme must be a name, or a table with its name"),
-        (
-            "h = 0.1",
-            'h = 0.1\nprojection = { name = "active-set", tolerance = -1.0 }',
+PROBLEM = '"shaw-holmes"\ncase = "damped"'
+WHOLE = "must be a whole number"
+# of the file: a part, and for what stands there instead the words that name it
+WRONG = {
+    PROBLEM: {
+        '"nomod:x"': "problem: nomod:x: no module 'nomod': look at its spelling",
+        '"study_systms:ball"': "problem: study_systms:ball: no module 'study_systms'",
+        '"support.study_systems:bal"': "module support.study_systems has no 'bal'",
+        '"a:b:c"': "problem: 'a:b:c' does not name",
+    },
+    f"problem = {PROBLEM}": {"": "problem is missing"},
+    "t1 = 2.0": {"t1 = ": "not valid TOML"},
+    "h = 0.1": {
+        'schema = "maury"': "unknown entry 'schema'; did you mean 'scheme'",
+        'scheme = "paoli-schatz"': "unknown scheme 'paoli-schatz'; did you mean 'paoli-schatzman'",
+        'scheme = { name = "paoli-schatzman", normals = "explicit" }':
+            "unknown attribute of paoli-schatzman 'normals'; did you mean 'normal'",
+        "scheme = { name = 3 }": "scheme must be a name, or a table with its name",
+        "scheme = { nodes = 3 }": "scheme must be a name, or a table with its name",
+        'scheme = { name = "maury", half_kick = "no" }': "Maury(half_kick=...) must be True or False",
+        'projection = { name = "active-set", tolerance = -1.0 }':
             "ActiveSet(tolerance=...) must be finite and not negative",
-        ),
-        (
-            "h = 0.1",
-            'h = 0.1\nprojection = { name = "active-set", max_linearisations = 0 }',
-            "ActiveSet(max_linearisations=...) must be a whole number >= 1",
-        ),
-        (
-            "h = 0.1",
-            'h = 0.1\nscheme = { name = "maury", half_kick = "no" }',
-            "Maury(half_kick=...) must be True or False",
-        ),
-        ("h = 0.1", "h = 0.1\nargs = { nope = 1 }", "args: no parameter 'nope'"),
-        ("h = 0.1", "h = 0.1\nargs = { dampin = 0.1 }", "did you mean 'damping'"),
-        ("h = 0.1", "h = 0.1\nsave = true", "save: every must be a whole number"),
-        ("h = 0.1", "h = 0.1\nsave = ['a']", "save: times must be real numbers"),
-        ("e = [0.5, 0.6]", "e = [0.5, 1.6]", "design: e: restitution must lie in [0, 1]"),
-        ("e = [0.5, 0.6]", "e = {{}}", "design.e is an empty table"),
-        ("e = [0.5, 0.6]", "e = {{ from = 0, to = 1, count = 1.5 }}", "design.e: count must be a whole number"),
-        (
-            "e = [0.5, 0.6]",
-            "e = {{ from = 0, to = 1, count = 1000000000000 }}",
-            "design.e: count must be a whole number",
-        ),
-        ("e = [0.5, 0.6]", 'e = {{ from = "a", to = 1, count = 2 }}', "design.e: from must be a finite number"),
-        ("e = [0.5, 0.6]", 'e = {{ from = 0, to = 1, count = 2, spacing = "log" }}', "of one sign, and not 0"),
-    ],
-)
-def test_what_is_wrong_is_named(tmp_path, capsys, old, new, words):
-    assert old in FILE
-    changed = FILE.replace(old, new).replace("{{", "{").replace("}}", "}")
+        'projection = { name = "active-set", max_linearisations = 0 }':
+            f"ActiveSet(max_linearisations=...) {WHOLE} >= 1",
+        "args = { nope = 1 }": "args: no parameter 'nope'",
+        "args = { dampin = 0.1 }": "did you mean 'damping'",
+        "save = true": f"save: every {WHOLE}",
+        "save = ['a']": "save: times must be real numbers",
+        "save = { times = [0.5], functoin = 'a:b' }": "did you mean 'function'",
+    },
+    "[design]": {"[desing]": "did you mean 'design'"},
+    "e = [0.5, 0.6]": {
+        "e = [0.5, 1.6]": "design: e: restitution must lie in [0, 1]",
+        "args.dampin = [0.1]": "did you mean 'damping'",
+        'kind = "point"': "unknown kind 'point'; did you mean 'points'",
+        'kind = "latin-hypercube"\ne = [0.5, 0.6]': "needs count",
+        'kind = "points"\nseed = 3\ne = [0.5, 0.6]': "seed belongs to",
+        "e = {}": "design.e is an empty table",
+        "e = { from = 0, too = 1, count = 3 }": "'too'; did you mean 'to'",
+        "e = { from = 0, count = 3 }": "design.e: to is missing",
+        "e = { from = 0, to = 1, count = 1.5 }": f"design.e: count {WHOLE}",
+        "e = { from = 0, to = 1, count = 1000000000000 }": f"design.e: count {WHOLE}",
+        'e = { from = "a", to = 1, count = 2 }': "design.e: from must be a finite number",
+        'e = { from = 0, to = 1, count = 2, spacing = "log" }': "of one sign, and not 0",
+        'e = { from = 1, to = 2, count = 3, spacing = "lin" }': "did you mean 'linear'",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("old, new", [(old, new) for old, some in WRONG.items() for new in some])
+def test_what_is_wrong_is_named(tmp_path, capsys, old, new):
+    assert FILE.count(old) == 1
+    changed = FILE.replace(old, f"{old}\n{new}" if old == "h = 0.1" else new)
     (tmp_path / "wrong.toml").write_text(changed.replace("{path}", str(tmp_path / "s.zarr")))
     assert main(["study", str(tmp_path / "wrong.toml")]) == 2
-    told = capsys.readouterr().err
-    assert words in told and "wrong.toml" in told
+    printed = capsys.readouterr().err
+    assert WRONG[old][new] in printed and "wrong.toml" in printed
     assert not (tmp_path / "s.zarr").exists()
+
+
+def test_a_file_that_is_no_text_is_named(tmp_path, capsys):
+    (tmp_path / "wrong.toml").write_bytes(b"\xff\xfe")
+    assert main(["study", str(tmp_path / "wrong.toml")]) == 2
+    assert "wrong.toml: not valid TOML" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("executor", ["executor", 3, ji.Study])

@@ -232,8 +232,8 @@ class LaneBlocks(VectorLoop):
         return [*at, f"  store {kind} {name}, ptr {address}, align {align}"]
 
     def load(self, frame: str, slot: Slot, name: str, changes: bool) -> list[str]:
-        """Lines that load the vector in a slot; ``changes``: whether a branch stores there,
-        for some lanes another number."""
+        """Lines that load the vector in a slot; ``changes``: whether some lanes store another number there, in a
+        branch."""
         *at, address, kind, align = self._address(frame, slot)
         # LLVM would make a masked store of a selection between it and another vector, which takes longer
         volatile = "volatile " if changes else ""
@@ -333,7 +333,7 @@ class _SectionText:
         return i
 
     def finish(self, blocks: LaneBlocks, place: int) -> None:
-        """Writes the loads and stores, and gives the section names of its own for what other sections know too."""
+        """Writes the section's loads and stores. Values that several sections know get names of the section's own."""
         s, n = self.section, self.section.number
         s.head += [
             f"  %number{n} = add i64 {blocks.number.name}, %turn{n}",

@@ -155,13 +155,13 @@ def fall_back(
 
 
 def left_out(rows: ConeProblem, after: Array, kept: Array, rests: Array) -> tuple[Array, Array]:
-    """Sums up flights that are left out: returns what their impulses exceed those of contact forces by (m, 1 + k),
-    and status bits.
+    """Finds what flights that are left out change: the impulses (m, 1 + k) of their impacts beyond those of lasting
+    contact in the same time, and status bits.
 
     Whatever the impacts are, together with the forces they bring the gap velocities of contacts ``kept`` (m,) to zero,
     with friction all along: of those that slip, that is mu times the sum of normal impulses, which momentum gives.
-    Without it other velocities, as a spin, were off by as much as the slowest flight that is followed. ``after`` (m,
-    1 + k): velocities of gaps and slips before these flights; ``rests`` (m,): contacts that do not slip.
+    Without it other velocities, as a spin, were off by as much as the slowest flight that is followed. ``after`` (m, 1
+    + k): velocities of gaps and slips before these flights; ``rests`` (m,): contacts that do not slip.
     """
     way, zero = lax.stop_gradient(direction(after[:, 1:])), jnp.zeros_like(after)
 

@@ -46,7 +46,7 @@ class ImpactTimes(NamedTuple):
 
     @classmethod
     def none(cls, parts: int, like: Array) -> ImpactTimes:
-        """Makes those of a motion without impacts so far, in the dtype of ``like``."""
+        """Makes the times of a motion without impacts so far, in the dtype of ``like``."""
         zero = jnp.zeros(parts, like.dtype)
         return cls(jnp.full(parts, -3, jnp.int32), zero, zero, *[jnp.zeros_like(like)] * 2)
 
@@ -116,8 +116,8 @@ class ImpactTimes(NamedTuple):
 
 
 def parts_of(problem: Problem, metric: Metric, contacts: Any, t: Array, q: Array, v: Array, args: Any) -> int:
-    """Returns into how many equal parts the coordinates can be cut such that without contacts none has to do with
-    another; by structure, not values."""
+    """Returns into how many equal parts the coordinates can be cut such that no part acts on another except through
+    contacts; found from the structure of the force, not from values."""
     d, shape = len(q), np.shape(metric.matrix)
     least = 1 if contacts.dense else d // contacts.bodies
     if d == least or metric.joints.size or callable(problem.mass) or not contacts.shape[0]:
@@ -131,7 +131,8 @@ def parts_of(problem: Problem, metric: Metric, contacts: Any, t: Array, q: Array
 
 
 def largest(contacts: Any, x: Array) -> Array:
-    """Returns the largest of numbers x (n,) of parts of the coordinates that each contact has to do with, (m,)."""
+    """Returns for each contact (m,) the largest of the numbers x (n,) of the parts of the coordinates on which its gap
+    depends."""
     return jnp.broadcast_to(x, contacts.gap.shape) if len(x) == 1 else contacts.largest(x)
 
 
@@ -142,8 +143,8 @@ def spread(contacts: Any, x: Array, parts: int) -> Array:
 
 
 def passed_on(contacts: Any, acting: Array, numbers: tuple) -> tuple:
-    """Returns the largest of each of the ``numbers`` (n,) of the parts that are linked by contacts ``acting`` (m,),
-    directly or through others."""
+    """Returns each of the ``numbers`` (n,) of parts of the coordinates, with the largest number among the parts that
+    contacts ``acting`` (m,) link, directly or through others."""
 
     def body(constants: tuple, carry: tuple) -> tuple:
         contacts, acting = constants
@@ -160,11 +161,11 @@ def passed_on(contacts: Any, acting: Array, numbers: tuple) -> tuple:
 
 
 def of_contacts(contacts: Any, v: Array, speed: Array, delays: Array) -> Array:
-    """Returns by how much impacts (m,) at closing speeds ``speed`` (m,) are delayed,
-    of parts with ``delays`` (n,) and velocities v (d,).
+    """Returns the delays (m,) of impacts at closing speeds ``speed`` (m,), given the ``delays`` (n,) of the parts of
+    the coordinates and the velocities v (d,).
 
-    Parts that are delayed alike have their impacts as late as they are. If one is behind that follows another, the
-    impact is later than that.
+    If all parts of a contact are delayed alike, so is its impact. If one is delayed less than another, the impact is
+    later still, at most by the way that this part moves in the difference, divided by the closing speed.
     """
     whole = largest(contacts, delays)
     if len(delays) == 1:

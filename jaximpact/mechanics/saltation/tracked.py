@@ -44,7 +44,7 @@ class Edge(NamedTuple):
 
     @classmethod
     def none(cls, dtype: Any) -> Edge:
-        """Makes those of contacts whose margins do not matter, of size 0."""
+        """Makes the edge of contacts whose margins do not matter, of size 0."""
         return cls(*[empty(dtype, 0)] * 4)
 
     def forgotten(self) -> Edge:

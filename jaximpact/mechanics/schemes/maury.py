@@ -121,7 +121,9 @@ class Maury(Scheme):
     def whole_impacts(
         law: ContactLaw, contacts: Contacts, free: Array, state: State, chord: Reaction, velocities: Array
     ) -> Reaction:
-        """Returns the reaction, with friction, that the velocity has where that of the ``chord`` only begins an impact.
+        """Returns the reaction, with friction, in which contacts that begin an impact in this step (``chord`` acts,
+        ``state`` did not) stop whole: their gap velocity becomes zero, where ``chord`` closes only what is left of the
+        gap.
 
         ``velocities`` (m,): gap velocities without impulses at the velocity ``free`` (d,), gaps over h included.
         """

@@ -251,8 +251,8 @@ class Pieces:
         return values[len(values) - len(self.prescribes) + self.prescribes.index(name)]
 
     def bound(self, sides: Sides) -> Problem:
-        """Returns a problem with joints and slips on given sides, and the contacts;
-        the problem itself where these have no switches."""
+        """Returns a problem whose joints and slips are evaluated on given sides of their switches; the problem itself
+        if they have no switches."""
         return self.on(sides) if self.prescribes else self.problem
 
     def held_on(self, sides: Sides, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any) -> Held:

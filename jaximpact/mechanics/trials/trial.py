@@ -124,10 +124,10 @@ class Sight(NamedTuple):
         )
 
     def touches(self, s: Array, atol: Array, off: Array | float) -> Array:
-        """Returns the mask of values that touch zero, or nearly do, at the end of a trial of
-        length s without crossing it.
+        """Returns the mask of values that touch zero, or nearly do, at the end of a trial of length s without crossing
+        it.
 
-        ``atol`` (): their error, or that where their second rate is 1, ``off`` ().
+        ``atol`` (): the error of values; ``off`` (): their error for each unit of their second rate, if that is larger.
         """
         (_, began), (value, rate) = self.before, self.after
         moves = s * jnp.maximum(jnp.abs(rate), jnp.abs(began)) > atol

@@ -71,8 +71,8 @@ def times_of(place: Place, force: Array, slips: Array, way: Array, floor: Array)
 
 
 def beginning(place: Place, slips: Array, sticks: Array) -> Array:
-    """Returns the ways (m, k) of contacts that begin to slip: friction (m, 1 + k), ``slips``, opposes the acceleration
-    of slip; where that hardly accelerates, as at the edge of the cone, it opposes that by which they stuck,
-    ``sticks``."""
+    """Returns the directions (m, k) in which contacts begin to slip: opposite to their friction in the forces ``slips``
+    (m, 1 + k). Where the acceleration of slip by these is too small to give a direction, as at the edge of the cone,
+    opposite to their friction in ``sticks`` (m, 1 + k), the forces while they stuck."""
     clear = lengths(place.cones.velocity(slips)[:, 1:]) > WEAK * lengths(place.cones.offset[:, 1:])
     return -direction(jnp.where(frozen(clear)[:, None], slips, sticks)[:, 1:])
