@@ -81,6 +81,26 @@ def test_rounding_leads_away_from_no_impulse_that_is_one_of_many():
     assert np.max(np.abs(end - begin)) < 1e-4
 
 
+def test_a_jammed_end_stops_in_single_precision():
+    """Beyond Painleve's bound a rod's end on the floor may slide on without an impulse, exactly, or stop at once: the
+    guess decides, though the impulse that stops it has the rounding of seven digits."""
+    angles = jnp.linspace(0.95, 1.1, 400, dtype=jnp.float32)
+
+    @jax.vmap
+    def stopped(angle):
+        across = jnp.cos(angle), jnp.sin(angle)  # lever arms of the normal and of the tangential impulse
+        rows = jnp.asarray([[0.0, 1.0, -across[0]], [1.0, 0.0, across[1]]], angle.dtype)
+        matrix, offset = rows @ jnp.diag(jnp.asarray([1.0, 1.0, 3.0], angle.dtype)) @ rows.T, jnp.asarray([[0.0, -3.0]])
+        guess = -jnp.linalg.solve(matrix, offset[0].astype(angle.dtype))[None]
+        args = matrix, offset.astype(angle.dtype), jnp.float32(1.8), guess, jnp.ones(1, bool)
+        return guess, frictional_impulses(*args, 3e-12)[0]
+
+    guess, impulse = stopped(angles)
+    assert np.all(guess[:, 0, 0] > 0) and np.all(np.abs(guess[:, 0, 1]) < 1.8 * guess[:, 0, 0])
+    # rounding times the condition of the matrix, below 20
+    np.testing.assert_allclose(impulse, guess, rtol=32 * 20 * float(jnp.finfo(jnp.float32).eps))
+
+
 def test_friction_at_a_floor_loads_a_wall():
     """The gap's acceleration by the floor's force, and none by the wall's own,
     makes the threshold of impacts at a wall that sweeps a block."""

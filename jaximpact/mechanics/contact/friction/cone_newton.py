@@ -47,13 +47,15 @@ class Friction(NamedTuple):
         the largest entry of `cones.residual`."""
         return jnp.max(jnp.abs(residual(w, x, self.mu)), axis=-1)
 
-    def excess(self, x: Array) -> Array:
-        """Returns the largest ratio () of a contact's natural residual to its tolerance, raised to round-off;
-        it is at most 1 at a solution."""
-        w = self.velocity(x)
+    def allowed(self, x: Array) -> Array:
+        """Returns the tolerance (m,), raised to the round-off of velocities at impulses x (m, 1 + k)."""
         terms = (jnp.abs(self.matrix) @ jnp.abs(x).ravel()).reshape(self.offset.shape) + jnp.abs(self.offset)
-        floor = 32 * jnp.finfo(x.dtype).eps * jnp.max(terms, axis=-1)
-        return jnp.max(self.error(x, w) / jnp.maximum(self.tolerance, floor))
+        return jnp.maximum(self.tolerance, 32 * jnp.finfo(x.dtype).eps * jnp.max(terms, axis=-1))
+
+    def excess(self, x: Array) -> Array:
+        """Returns the largest ratio () of a contact's natural residual to what is `allowed`;
+        it is at most 1 at a solution."""
+        return jnp.max(self.error(x, self.velocity(x)) / self.allowed(x))
 
 
 class Found(NamedTuple):

@@ -97,7 +97,7 @@ def solve_exactly(problem: Friction, start: Array, max_iterations: int) -> Found
     """
     m, size = start.shape
     if size == 2 and m <= ENUMERATE:
-        x = enumerate_modes(problem.matrix, problem.offset, problem.mu, start, jnp.min(problem.tolerance))
+        x = enumerate_modes(problem.matrix, problem.offset, problem.mu, start, jnp.min(problem.allowed(start)))
         return Found(x, problem.excess(x), jnp.ones((), jnp.int32))
     return newton(problem, start, max_iterations, _by_pivots if size == 2 else _along_path)
 
