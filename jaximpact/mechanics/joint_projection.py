@@ -25,10 +25,12 @@ PROJECTIONS = (
 
 class ProjectedPosition(NamedTuple):
     """Result of `put_on_joints`: a position ``q`` (d,) on the joints and its rounding remainder ``low`` as in `State`;
-    the ``joints`` as linearised where the projection began; the ``residual`` |c| (j,) after it; and status bits."""
+    the displacement (d,) that led there, ``moved``, before its rounding; the ``joints`` as linearised where the
+    projection began; the ``residual`` |c| (j,) after it; and status bits."""
 
     q: Array
     low: Array | None
+    moved: Array
     joints: Joints
     residual: Array
     status: Array
@@ -55,16 +57,18 @@ def put_on_joints(
     """
     if not problem.joint_count(t, q, args):
         joints = Joints.none(len(q), q.dtype)
-        return ProjectedPosition(q, low, joints, nothing(q.dtype, 0), jnp.zeros((), jnp.int32))
+        return ProjectedPosition(q, low, jnp.zeros_like(q), joints, nothing(q.dtype, 0), jnp.zeros((), jnp.int32))
     joints = Metric.at(problem, q, args, t).joints
-    q, low = add_compensated(q, -joints.restore(joints.value), low)
+    first = -joints.restore(joints.value)
+    q, low = add_compensated(q, first, low)
     # once more with the same gradients: the error of a distance x is then of the order of x^3
-    q, low = add_compensated(q, -joints.restore(problem.joint_values(t, q, args)), low)
+    second = -joints.restore(problem.joint_values(t, q, args))
+    q, low = add_compensated(q, second, low)
     left = jnp.abs(lax.stop_gradient(problem.joint_values(t, q, args)))
     status = as_status(~jnp.all(left <= joint_tolerance(joints, q, shift)), Status.JOINTS_NOT_MET)
     if before is not None:
         status |= singular_status(before, joints, steep)
-    return ProjectedPosition(q, low, joints, left, status)
+    return ProjectedPosition(q, low, first + second, joints, left, status)
 
 
 def nearest_on_joints(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> tuple[Array, Array]:
@@ -143,11 +147,14 @@ def land_chord(
     problem: Problem, t: Array, new: State, h: Array, before: Joints, impulse: Callable[[], Array], args: Any
 ) -> tuple[State, JointInfo, Array]:
     """As `project_state`, for a scheme whose velocities are those of the chords, (q_new - q_old)/h: the velocity
-    follows the projected position."""
+    follows the projected position.
+
+    To take the velocity from positions that are rounded would add their rounding over h to it in every step.
+    """
     if not before.size:
         return new, JointInfo.without_joints(new.v.dtype), jnp.zeros((), jnp.int32)
     found = put_on_joints(problem, t, new.q, new.low, h * new.v, before, args)
-    new = new._replace(q=found.q, low=found.low, v=new.v + (found.q - new.q) / h)
+    new = new._replace(q=found.q, low=found.low, v=new.v + found.moved / h)
     return new, JointInfo(impulse(), found.residual), found.status
 
 

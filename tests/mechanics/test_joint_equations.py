@@ -7,7 +7,7 @@ import pytest
 from scipy.integrate import solve_ivp
 
 import jaximpact as ji
-from support.breadth import slow_but
+from support.breadth import slow, slow_but
 from support.symplectic_euler import SymplecticEuler
 
 G, WALL = 9.81, 0.3
@@ -196,6 +196,17 @@ def test_single_precision_stays_and_holds_its_joints():
     assert found.q.dtype == found.joint_impulse.dtype == found.joint_residual.dtype == np.float32
     assert found.status == 0 and found.joint_residual < 4 * np.finfo(np.float32).eps
     np.testing.assert_allclose(np.append(found.q, found.v), swing(BEGIN, scheme=ji.MoreauJean(), steps=400), atol=1e-5)
+
+
+@pytest.mark.parametrize("scheme", [ji.Maury(), slow(ji.Maury(half_kick=True)), slow(ji.PaoliSchatzman())], ids=repr)
+def test_rounding_of_positions_does_not_wander_into_velocities(scheme):
+    """Velocities of chords have the rounding of a position over h, 16001 steps after the start as after the first. With
+    that of every step added up, positions in single precision were 1 to 2 % off."""
+    x, n = np.array([1.2, 0.0, 1.0, 0.0]), 16001
+    some, fine = (np.asarray(swing(x, FREE, steps=n, scheme=scheme)) for x in (x.astype(np.float32), x))
+    apart = np.abs(some - fine)
+    rounding = np.finfo(np.float32).eps * n / 0.8
+    assert np.max(apart[2:]) < rounding and np.max(apart[:2]) < 0.1 * rounding
 
 
 def test_files_tables_and_interpolation_take_what_is_told_of_joints(tmp_path):
