@@ -311,6 +311,11 @@ def attempt(
         seen = seen._replace(
             **dict(zip(("gap", "rate"), gap_rates(problem, *frozen((t + s, x, y)), steady[3]), strict=True))
         )
+    if began.size:
+        sights = [
+            w and at and at._replace(after=w(*frozen((t + s, x, y, kept[0]))))
+            for w, at in zip(watches, sights, strict=True)
+        ]
     error = frozen(_error(tableau, base, kept, x, y, push, s, seen, sights, before[0], tolerance))
     if passed is not None and since is not None:
         along = (jnp.concatenate([first[None], rest]) for first, rest in zip((q, v), passed, strict=True))
