@@ -232,9 +232,10 @@ def test_a_reset_that_lifts_a_body_off_its_floor():
 def test_a_reset_at_the_end_or_at_a_touch_has_no_trusted_derivative():
     throw = lambda t, q, v, args: -1.0 + 0 * q
     turned = ji.Problem(throw, switches=lambda t, q, v, args: q - args, reset=lambda t, q, v, k, args: -v)
-    run = lambda at, t1: derivatives(turned, [0.0], [1.0], ("v0",), t1=t1, args=at, steps=1)[3]
-    assert run(0.5, 1.8) == run(0.375, 0.5) == run(0.0, 1.0) == Status.DERIVATIVE_JUMP
-    assert run(0.4, 1.5) == run(0.6, 1.8) == 0
+    run = lambda at, t1, by="v0": derivatives(turned, [0.0], [1.0], (by,), t1=t1, args=at, steps=1)[3]
+    assert run(0.5, 1.8) == run(0.375, 0.5) == run(0.0, 1.0, "q0") == Status.DERIVATIVE_JUMP
+    # another velocity leads away from the surface too
+    assert run(0.4, 1.5) == run(0.6, 1.8) == run(0.0, 1.0) == 0
 
 
 @pytest.mark.slow
