@@ -44,11 +44,13 @@ def test_located_events_are_of_second_order(problem, name):
 @pytest.mark.slow
 @pytest.mark.parametrize(("problem", "name"), CASES)
 def test_fixed_steps_are_of_first_order(problem, name):
-    """Medians over several numbers of steps, as impacts fall anywhere in their steps."""
+    """Means over numbers of steps that are no multiples of each other, as events fall anywhere in their steps: of
+    twelve errors known to a fifth each, .15 of an order from 1204 steps to 8204; half of it is left to higher orders.
+    """
     coarse, fine = (
-        np.median(errors(problem, name, ji.MoreauJean(), [n + n * k // 50 for k in range(5)])) for n in (1000, 8000)
+        np.mean(errors(problem, name, ji.MoreauJean(), [n + 37 * k for k in range(12)])) for n in (1000, 8000)
     )
-    assert fine < coarse / 8**0.85
+    assert fine < coarse / 6.8**0.7
 
 
 @pytest.mark.slow
