@@ -135,13 +135,13 @@ def quaternion_rate(p: Any, spin: Any) -> Any:
     return 0.25 * (p @ p) * (rates_outside(p).T @ spin)
 
 
-def rotation_about(axis: np.ndarray, angle: Any) -> Any:
-    """Returns the rotation (3, 3) by an angle about a constant unit vector."""
+def rotation_about(axis: np.ndarray, sine: Any, cosine: Any) -> Any:
+    """Returns the rotation (3, 3) about a constant unit vector by the angle with this sine and cosine."""
     x, y, z = axis
     turn = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
     square = turn @ turn
-    still, turn, square = (written(x, angle) for x in (IDENTITY + square, turn, square))
-    return still + jnp.sin(angle) * turn - jnp.cos(angle) * square
+    still, turn, square = (written(x, sine) for x in (IDENTITY + square, turn, square))
+    return still + sine * turn - cosine * square
 
 
 def half_turned(rotation: Any) -> list:
