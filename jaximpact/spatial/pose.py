@@ -40,9 +40,9 @@ class Pose:
         self.shift: list[Any] = []
         self.root_turn: dict[int, Any] = {ON_GROUND: IDENTITY}
         self.root_shift: dict[int, Any] = {ON_GROUND: ZERO}
-        hinges = [link.first for link in tree.links if link.motion.kind == "hinge"] or [0]
-        low, angles = min(hinges), q[min(hinges) : max(hinges) + 1]
-        sines, cosines = jnp.sin(angles), jnp.cos(angles)  # all at once, side by side
+        hinges = [link.first for link in tree.links if link.motion.kind == "hinge"]
+        low, after = min(hinges, default=0), max(hinges, default=-1) + 1
+        sines, cosines = jnp.sin(q[low:after]), jnp.cos(q[low:after])  # all at once, side by side
         for i, link in enumerate(tree.links):
             own, motion = q[link.slice], link.motion
             if motion.kind == "free":
