@@ -470,8 +470,11 @@ def test_assemble_takes_a_row_whose_terms_cancel_for_kept():
     across = lambda q: (0.1 + q[0]) - q[0] - 0.1
     joints = lambda t, q, args: jnp.stack([q @ q - 1, across(q)])
     assert across(np.array(CLOSE)) != 0
-    q0, _ = ji.assemble(ji.Problem(gravity, joints=joints), CLOSE, [0.0, 0.0])
+    problem = ji.Problem(gravity, joints=joints)
+    q0, v0 = ji.assemble(problem, CLOSE, [0.0, 0.0])
     np.testing.assert_allclose(q0, CLOSE, atol=1e-15)
+    with pytest.warns(UserWarning, match=r"joints\(t0, q0, args\)\[1\] adds nothing"):
+        ji.solve(problem, q0, v0, t1=0.01, steps=2, scheme=ji.MoreauJean())  # raises where a start is refused
 
 
 @pytest.mark.slow
