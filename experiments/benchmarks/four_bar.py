@@ -9,12 +9,11 @@ the least of the rounds.
 
 import argparse
 import csv
-import os
-import subprocess
-import sys
 import time
 from functools import partial
 from pathlib import Path
+
+from timing import in_new_process
 
 LANES, STEPS, ROUNDS, T1 = 1000, 1000, 5, 1.0
 SCHEMES = ("MoreauJean", "EventCorrected")
@@ -66,13 +65,6 @@ def first(way, scheme, call):
     return time.process_time() - begin
 
 
-def elsewhere(*what):
-    """The same in a process of its own."""
-    call = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import four_bar; print(four_bar.first(*{what!r}))"  # noqa: E501
-    environment = os.environ | {"JAXIMPACT_CACHE": "off"}
-    return float(subprocess.check_output([sys.executable, "-c", call], env=environment, text=True).split()[-1])
-
-
 def table(rounds):
     import jax
 
@@ -100,7 +92,7 @@ def table(rounds):
                 runs[way]()
                 seconds[way].append(time.process_time() - begin)
                 for call in ("solve", "sensitivities") if len(answers[way, "solve"]) < 2 else ():
-                    answers[way, call].append(elsewhere(way, scheme, call))
+                    answers[way, call].append(in_new_process(__file__, "first", way, scheme, call))
         for way in WAYS:
             rows[way] |= {
                 f"{LANES} motions of {STEPS} steps [s]": f"{min(seconds[way]):.2f}",

@@ -8,12 +8,12 @@ processor seconds, the least of the rounds. First answers in a process of their 
 
 import argparse
 import csv
-import os
 import subprocess
-import sys
 import time
 from functools import partial
 from pathlib import Path
+
+from timing import in_new_process
 
 ROUNDS = 5
 SCHEMES = ("MoreauJean", "EventCorrected")
@@ -107,13 +107,6 @@ def first(system, scheme, call):
     return time.process_time() - begin
 
 
-def elsewhere(*what):
-    """The same in a process of its own."""
-    call = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import friction; print(friction.first(*{what!r}))"  # noqa: E501
-    environment = os.environ | {"JAXIMPACT_CACHE": "off"}
-    return float(subprocess.check_output([sys.executable, "-c", call], env=environment, text=True).split()[-1])
-
-
 def loop():
     """The spinning ball by steps of `MoreauJean`, lane after lane: (q0, v0, h, steps) -> q, in numba."""
     import numpy as np
@@ -191,6 +184,8 @@ def table(rounds, folder):
             each = {name: 1e9 * min(s) / (lanes * STEPS) for name, s in seconds.items()}
             beside = [name for name in each if name != "own"]
             apart = [np.max(np.abs(found["own"].q[:, -1] - found[name])) for name in beside]
+            answer = partial(in_new_process, __file__, "first", system, scheme)
+            answers = {call: min(answer(call) for _ in range(2)) for call in ("solve", "grad")}
             columns = {"numba": ("loop in numba [ns]", "ratio"), "C++": ("loop in C++, SIMD [ns]", "its ratio")}
             others = dict.fromkeys([title for pair in columns.values() for title in pair], "")
             for name in beside:
@@ -205,8 +200,8 @@ def table(rounds, folder):
                 **others,
                 "difference": f"{max(apart):.0e}" if apart else "",
                 "with a clean status": f"{np.mean(found['own'].status == 0):.3f}",
-                "first solve [s]": f"{min(elsewhere(system, scheme, 'solve') for _ in range(2)):.1f}",
-                "first jit(grad) [s]": f"{min(elsewhere(system, scheme, 'grad') for _ in range(2)):.1f}",
+                "first solve [s]": f"{answers['solve']:.1f}",
+                "first jit(grad) [s]": f"{answers['grad']:.1f}",
             }
 
 

@@ -13,8 +13,6 @@ friction, both by steps of a millisecond.
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,6 +20,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from outside.tables import write_table
+
+from benchmarks.timing import in_new_process
 
 FILE = '<mujoco><compiler angle="radian" autolimits="true"/><worldbody><geom name="floor" type="plane" size="5 5 .1" friction=".8"/>{}</worldbody></mujoco>'  # noqa: E501
 HOPPER = """<body name="torso" pos="0 0 1"><joint name="x" type="slide" axis="1 0 0"/><joint name="z" type="slide" axis="0 0 1"/><joint name="pitch" axis="0 1 0"/>
@@ -56,8 +56,8 @@ WORKS = {
 }
 
 
-def measure(name: str) -> str:
-    """A line of the table, measured in this process."""
+def measure(name: str) -> list[str]:
+    """Cells of a line of the table, measured in this process."""
     import jax
 
     jax.config.update("jax_enable_x64", True)
@@ -83,32 +83,20 @@ def measure(name: str) -> str:
     again = (time.process_time() - began) / 5
     step = f"{again / steps * 1e6:.0f}" if options else ""
     m = len(robot.problem().contacts)
-    return f"{name},{len(robot.qvel(q0, v0))},{m},{scheme},{first:.1f},{again * 1e3:.0f},{step}"
-
-
-def measured(name: str, cache: str) -> list[str]:
-    """Cells of a line, measured in a new process with a folder for its compiled programs."""
-    environment = os.environ | {"JAXIMPACT_CACHE": cache}
-    command = [sys.executable, __file__, "--only", name]
-    found = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    return found.stdout.split("\n")[0].split(",")
+    return [name, str(len(robot.qvel(q0, v0))), str(m), scheme, f"{first:.1f}", f"{again * 1e3:.0f}", step]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("out/benchmarks"))
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--only", choices=WORKS, help="measure one robot in this process")
     options = parser.parse_args()
-    if options.only:
-        print(measure(options.only))
-        return
     lines = []
     for name in WORKS:
         rounds = []
         for _ in range(options.rounds):
             with tempfile.TemporaryDirectory() as folder:
-                rounds.append((measured(name, folder), measured(name, folder)))
+                rounds.append([in_new_process(__file__, "measure", name, cache=folder) for _ in range(2)])
         about = rounds[0][0][:4]
         first, cached = (min((x[i][4] for x in rounds), key=float) for i in (0, 1))
         again = min((x for pair in rounds for x in pair), key=lambda x: float(x[5]))[5:]

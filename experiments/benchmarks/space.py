@@ -11,8 +11,6 @@ Least of the rounds.
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -21,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from outside.tables import write_table
 
 from benchmarks.robots import quadruped
+from benchmarks.timing import in_new_process
 
 STEPS, H = 500, 1e-3
 FILE = """<mujoco><compiler angle="radian" autolimits="true"/><default><geom friction="{} 0 0" condim="{}"/></default>
@@ -131,20 +130,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("out/benchmarks"))
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--only", type=int, help="measure one line in this process")
     options = parser.parse_args()
-    if options.only is not None:
-        print(*measure(options.only), sep=",")
-        return
     columns = "d", "gaps", "first answer (s)", "next (ms)", "a step (us)", "a lane's step (us)", "MuJoCo's step (us)"
     lines = []
     for k, (name, _, _, scheme, lanes) in enumerate(WORKS):
-        command, environment = [sys.executable, __file__, "--only", str(k)], os.environ | {"JAXIMPACT_CACHE": "off"}
-        runs = [
-            subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-            for _ in range(options.rounds)
-        ]
-        rounds = [run.stdout.split("\n")[0].split(",") for run in runs]
+        rounds = [in_new_process(__file__, "measure", k) for _ in range(options.rounds)]
         numbers = [min(x, key=lambda x: float(x or 0)) for x in zip(*rounds, strict=True)]
         lines.append({"body": name, "scheme": scheme, "lanes": lanes or ""} | dict(zip(columns, numbers, strict=True)))
         print(*lines[-1].values(), sep="  ", flush=True)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 LONG_ENOUGH = 0.02  # seconds of repetition in a round
 CAN_PIN = hasattr(os, "sched_setaffinity") and Path("/proc/self/task").is_dir()
@@ -39,6 +43,21 @@ def pin(cores: set[int]) -> None:
             os.sched_setaffinity(int(thread.name), cores)
         except ProcessLookupError:  # it has ended meanwhile
             continue
+
+
+def in_new_process(script: str, function: str, *what: Any, cache: str = "off") -> Any:
+    """What ``function(*what)`` of a script gives, numbers and texts, in a process of its own.
+
+    ``cache``: folder for its compiled programs, or "off".
+    """
+    path = Path(script)
+    call = (
+        f"import sys; sys.path.insert(0, {str(path.parent)!r}); import json, {path.stem} as script; "
+        f"print(json.dumps(script.{function}(*{what!r})))"
+    )
+    environment = os.environ | {"JAXIMPACT_CACHE": cache}
+    said = subprocess.run([sys.executable, "-c", call], stdout=subprocess.PIPE, text=True, check=True, env=environment)
+    return json.loads(said.stdout.splitlines()[-1])
 
 
 class Apart:

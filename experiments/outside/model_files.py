@@ -7,6 +7,8 @@ zero. Accelerations are those at a random state without contacts, limits, equali
 difference by the largest of all. With --drop each model moves for .3 s from its first keyframe, or its start, beside
 MuJoCo with its stiffest contact: see `landing`. The table has a line for each file, with what was refused, by its name.
 
+A drop that takes more than --limit seconds of processor is left, and its status says so.
+
     python experiments/outside/model_files.py FOLDER [FOLDER or FILE ...] [--drop] --out out/outside
 """
 
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import signal
 import sys
 import time
 from pathlib import Path
@@ -158,8 +161,26 @@ def landing(model: mujoco.MjModel) -> dict:
             "status": str(ji.Status(int(end.status)))}  # fmt: skip
 
 
-def line(path: Path, drop: bool) -> dict:
-    """The table's line of a file."""
+def landing_within(limit: float, model: mujoco.MjModel) -> dict:
+    """Where a model lands, or in its status why that is not known: a refusal, or ``limit`` seconds of processor."""
+
+    def stop(*_):
+        raise TimeoutError
+
+    signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, limit)
+    try:
+        return landing(model)
+    except ValueError as error:
+        return {"status": f"refused: {error}"[:200]}
+    except TimeoutError:
+        return {"status": f"not within {limit:.0f} s"}
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def line(path: Path, drop: float) -> dict:
+    """The table's line of a file, which is dropped where ``drop`` seconds of processor are given."""
     refused, how, gaps, brakes, apart = [], "refused", "", "", ""
     landed = dict.fromkeys(LANDED, "")
     for kind, contacts, of in (
@@ -180,10 +201,7 @@ def line(path: Path, drop: bool) -> dict:
         with jax.disable_jit():
             apart = f"{difference(model):.1e}"
         if drop:
-            try:
-                landed |= landing(model)
-            except ValueError as error:
-                landed["status"] = f"refused: {error}"[:200]
+            landed |= landing_within(drop, model)
         break
     return {"file": "/".join(path.parts[-2:]), "freedoms": model.nv, "read": how, "gaps": gaps, "brakes": brakes,
         "difference": apart,
@@ -194,6 +212,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--drop", action="store_true", help="move each model beside MuJoCo, a minute each")
+    parser.add_argument("--limit", type=float, default=120.0, help="processor seconds of a drop")
     parser.add_argument("--out", type=Path, default=Path("out/outside"))
     options = parser.parse_args()
     lines = []
@@ -201,7 +220,7 @@ def main() -> None:
         x for folder in options.folders for x in (sorted(folder.rglob("*.xml")) if folder.is_dir() else [folder])
     ):
         if compiled(path) is not None:
-            lines.append(line(path, options.drop))
+            lines.append(line(path, options.limit * options.drop))
             print("  ".join(f"{value!s:>12}" for value in lines[-1].values()), flush=True)
             write_table(options.out / "model_files.csv", lines)
     for how in ("whole", "on planes", "no contacts", "less", "refused"):

@@ -186,5 +186,6 @@ def start_errors(joints: Joints, q: Array, v: Array, h: Array | None) -> tuple[A
     speed = joints.terms(v) + jnp.abs(joints.rate)
     time = 0.0 if h is None else span(lax.stop_gradient(h), q.dtype)
     length = joints.terms(jnp.abs(q) + 1) + time * speed
+    length = jnp.maximum(length, 0.01 * jnp.max(length))  # as in `assemble`, of a row whose terms cancel
     fast = speed if h is None else speed + length / (32 * lax.stop_gradient(h))
     return ~(jnp.abs(joints.value) <= eps * length), ~(jnp.abs(joints.velocity(v)) <= eps * fast)

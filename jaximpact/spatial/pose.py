@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -39,6 +40,9 @@ class Pose:
         self.shift: list[Any] = []
         self.root_turn: dict[int, Any] = {ON_GROUND: IDENTITY}
         self.root_shift: dict[int, Any] = {ON_GROUND: ZERO}
+        hinges = [link.first for link in tree.links if link.motion.kind == "hinge"]
+        low, after = min(hinges, default=0), max(hinges, default=-1) + 1
+        sines, cosines = jnp.sin(q[low:after]), jnp.cos(q[low:after])  # all at once, side by side
         for i, link in enumerate(tree.links):
             own, motion = q[link.slice], link.motion
             if motion.kind == "free":
@@ -47,7 +51,11 @@ class Pose:
             elif motion.kind == "slider":
                 turn, shift = self._turn(link.parent), plus(self._shift(link.parent), self.axis(i) * own[0])
             else:
-                by = rotation_of(own) if motion.kind == "ball" else rotation_about(np.array(motion.axis), own[0])
+                if motion.kind == "ball":
+                    by = rotation_of(own)
+                else:
+                    k = link.first - low
+                    by = rotation_about(np.array(motion.axis), sines[k], cosines[k])
                 turn = product(self._turn(link.parent), by)
                 shift = plus(self.pivot(i), scaled(-1, product(turn, self._from_origin(i, motion.at))))
             self.turn.append(turn)

@@ -378,11 +378,10 @@ def _slip_directions(system: System) -> np.ndarray:
         return np.zeros((0, 2))  # what moves freely slips in every direction
     random = np.random.default_rng(0)
     rubs = np.array([bool(mu) for part in system.parts for mu in part.friction_coefficients])
+    # linear in v; one small program is compiled faster than that of a Jacobian
+    at = jax.jit(lambda q, v: system.slip(0.0, q, v, None)).lower(still, still).compile()
     with jax.ensure_compile_time_eval():
         places = system.q0 + 0.3 * random.normal(size=(3, len(system.q0)))
-        at = jax.jit(
-            lambda q, v: system.slip(0.0, q, v, None)
-        )  # linear in v; one small program is compiled faster than that of a Jacobian
         rows = np.array([at(q, v) for q in places for v in np.eye(len(system.q0))])
         directions, sizes, _ = np.linalg.svd(np.moveaxis(rows, 0, 2))
     one = sizes[:, 1] <= 1e-6 * sizes[:, 0]

@@ -1,4 +1,4 @@
-"""Vectors and rotations. Constants are numpy arrays, whose zeros fall out while a program is written;
+"""Vectors and rotations. Constants are numpy arrays, whose zeros fall out while a program is written (`written`);
 everything else is an array of jax."""
 
 from __future__ import annotations
@@ -7,6 +7,9 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
+
+from ..jaxtools.argument_checks import is_traced
 
 ZERO = np.zeros(3)
 IDENTITY = np.eye(3)
@@ -17,12 +20,23 @@ def is_zero(x: Any) -> bool:
     return isinstance(x, np.ndarray) and not x.any()
 
 
+def written(x: np.ndarray, like: Any) -> Any:
+    """Returns a constant in the dtype of an array, so that a program of it knows its zeros, and of ones and zeros all.
+
+    Native code takes other floats that a function closes over as inputs, so that programs that differ in them are one:
+    it would multiply the zeros of the rotation about an axis of coordinates, too.
+    """
+    if x.all() or not is_traced(like):
+        return x.astype(like.dtype)
+    if np.isin(x, (-1, 0, 1)).all():
+        return lax.convert_element_type(x.astype(np.int8), like.dtype)
+    return lax.select(x != 0, x.astype(like.dtype), lax.full(x.shape, 0, like.dtype))
+
+
 def alike(*xs: Any) -> tuple:
-    """Returns the arrays with constants in the dtype of those of jax."""
-    kinds = [x.dtype for x in xs if not isinstance(x, np.ndarray)]
-    if not kinds:
-        return xs
-    return tuple(x.astype(kinds[0]) if isinstance(x, np.ndarray) else x for x in xs)
+    """Returns the arrays with constants in the dtype of those of jax, as `written`."""
+    of_jax = [x for x in xs if not isinstance(x, np.ndarray)]
+    return tuple(written(x, of_jax[0]) if isinstance(x, np.ndarray) else x for x in xs) if of_jax else xs
 
 
 def plus(*xs: Any) -> Any:
@@ -121,13 +135,13 @@ def quaternion_rate(p: Any, spin: Any) -> Any:
     return 0.25 * (p @ p) * (rates_outside(p).T @ spin)
 
 
-def rotation_about(axis: np.ndarray, angle: Any) -> Any:
-    """Returns the rotation (3, 3) by an angle about a constant unit vector."""
+def rotation_about(axis: np.ndarray, sine: Any, cosine: Any) -> Any:
+    """Returns the rotation (3, 3) about a constant unit vector by the angle with this sine and cosine."""
     x, y, z = axis
     turn = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
     square = turn @ turn
-    still, turn, square = (x.astype(angle.dtype) for x in (IDENTITY + square, turn, square))
-    return still + jnp.sin(angle) * turn - jnp.cos(angle) * square
+    still, turn, square = (written(x, sine) for x in (IDENTITY + square, turn, square))
+    return still + sine * turn - cosine * square
 
 
 def half_turned(rotation: Any) -> list:

@@ -473,6 +473,21 @@ def test_assemble_gives_the_nearest_start_and_its_derivative():
     np.testing.assert_allclose(slope[0], ACROSS / RADIUS, atol=1e-14)
 
 
+CLOSE = [0.3, np.sqrt(0.91)]
+
+
+def test_assemble_takes_a_row_whose_terms_cancel_for_kept():
+    """As of a planar linkage in space across its plane: a row of zeros, whose value, here 2^-55, is round-off."""
+    across = lambda q: (0.1 + q[0]) - q[0] - 0.1
+    joints = lambda t, q, args: jnp.stack([q @ q - 1, across(q)])
+    assert across(np.array(CLOSE)) != 0
+    problem = ji.Problem(gravity, joints=joints)
+    q0, v0 = ji.assemble(problem, CLOSE, [0.0, 0.0])
+    np.testing.assert_allclose(q0, CLOSE, atol=1e-15)
+    with pytest.warns(UserWarning, match=r"joints\(t0, q0, args\)\[1\] adds nothing"):
+        ji.solve(problem, q0, v0, t1=0.01, steps=2, scheme=ji.MoreauJean())  # raises where a start is refused
+
+
 @pytest.mark.slow
 def test_assemble_in_a_metric_with_held_coordinates_backwards_and_for_many():
     q0, _ = ji.assemble(CIRCLE.replace(mass=np.array([1.0, 50.0])), AWAY, [1.0, 1.0])

@@ -20,6 +20,7 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 
 from ....jaxtools import linalg
+from ....jaxtools.outlined import outlined
 from ....jaxtools.semidefinite import invert_semidefinite
 from ...coefficients import lengths
 from ...contacts import ORTHOGONAL, Contacts
@@ -231,28 +232,17 @@ class ConeProblem(NamedTuple):
         # impulses are scaled to velocities by the largest diagonal entry of their contact's block
         scale = lax.stop_gradient(self.scales())[:, None]
         y = scale * x
-
-        def equations(y: Array) -> Array:
-            w, u = self.velocity(y / scale), towards
-            if turning and u is not None:
-                u = jnp.where(jnp.any(u != 0, axis=1, keepdims=True), u, direction(w[:, 1:]))
-            return frozen(w, y, self.friction, modes, u)
-
-        matrix = lax.stop_gradient(jax.jacfwd(lambda x: equations(x.reshape(y.shape)).ravel())(y.ravel()))
-        # if impulses are not unique, those near x: the shift keeps rounding from moving away
-        eps, fixed = float(jnp.finfo(y.dtype).eps), lax.stop_gradient(self)
-        if several is None:
-            several = dependent(fixed.delassus(), modes, fixed.friction) if len(y) > 1 else False
-        shift = jnp.where(several, eps**0.5, 64 * eps)
-        eye = jnp.eye(y.size, dtype=y.dtype)
-        inverse = linalg.inverse(matrix + shift * eye)
-        if eps > 1e-10:
-            # in float32 the shift itself changes derivatives, always in the same sense (three disks: by 3e-4), to first
-            # order of it
-            inverse = jnp.where(several, inverse, inverse @ (2 * eye - matrix @ inverse))
+        inverse = _inverse_in_modes(*lax.stop_gradient((self, y, scale, modes, towards, several)), turning)
         for _ in range(times):
-            y = y - (inverse @ equations(y).ravel()).reshape(y.shape)
+            y = y - (inverse @ self._equations(y, scale, modes, towards, turning).ravel()).reshape(y.shape)
         return y / scale
+
+    def _equations(self, y: Array, scale: Array, modes: Array, towards: Array | None, turning: bool) -> Array:
+        """Returns the residuals (m, 1 + k) of `in_modes`, of impulses y (m, 1 + k) that are scaled by ``scale``."""
+        w, u = self.velocity(y / scale), towards
+        if turning and u is not None:
+            u = jnp.where(jnp.any(u != 0, axis=1, keepdims=True), u, direction(w[:, 1:]))
+        return frozen(w, y, self.friction, modes, u)
 
     @property
     def at_rest(self) -> Array:
@@ -282,3 +272,27 @@ class ConeProblem(NamedTuple):
     def delassus(self) -> Array:
         """Returns the Delassus matrix A (m (1 + k), m (1 + k)), ordered contact by contact."""
         return self.rows @ self.response
+
+
+def _inverse(
+    cones: ConeProblem, y: Array, scale: Array, modes: Array, towards: Array | None, several: Any, turning: bool
+) -> Array:
+    """Returns the inverse of the derivative of `ConeProblem.in_modes`'s equations at y, by which Newton's steps go."""
+    delassus, eye = cones.delassus(), jnp.eye(y.size, dtype=y.dtype)
+    known = cones._replace(rows=delassus, response=eye)  # the same velocities, by fewer products
+    equations = lambda x: known._equations(x.reshape(y.shape), scale, modes, towards, turning).ravel()
+    matrix = jax.jacfwd(equations)(y.ravel())
+    # if impulses are not unique, those near x: the shift keeps rounding from moving away
+    eps = float(jnp.finfo(y.dtype).eps)
+    if several is None:
+        several = dependent(delassus, modes, cones.friction) if len(y) > 1 else False
+    shift = jnp.where(several, eps**0.5, 64 * eps)
+    inverse = linalg.inverse(matrix + shift * eye)
+    if eps > 1e-10:
+        # in float32 the shift itself changes derivatives, always in the same sense (three disks: by 3e-4), to first
+        # order of it
+        inverse = jnp.where(several, inverse, inverse @ (2 * eye - matrix @ inverse))
+    return inverse
+
+
+_inverse_in_modes = outlined(_inverse, (6,))
