@@ -95,8 +95,8 @@ def _rooms(problem: Problem, t: Array, q: Array, v: Array, args: Any, contact: A
     def one(t: Array, q: Array, v: Array, contact: Array, modes: Array) -> Array:
         here = AccelerationProblem.at(problem, t, q, v, args)
         cones, others = here.cones, jnp.arange(len(modes)) != contact
-        towards = jnp.where(others[:, None], here.slipping(jnp.zeros(len(modes), q.dtype)), 0)
-        x = cones.in_modes(jnp.zeros_like(cones.offset), jnp.where(others, modes, STICK), towards)
+        slip_direction = jnp.where(others[:, None], here.slipping(jnp.zeros(len(modes), q.dtype)), 0)
+        x = cones.in_modes(jnp.zeros_like(cones.offset), jnp.where(others, modes, STICK), slip_direction)
         limit = cones.at_rest * x[:, 0]
         return ((limit - length(x[:, 1:])[:, 0]) / jnp.where(limit > 0, limit, 1))[contact]
 

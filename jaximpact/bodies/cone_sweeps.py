@@ -36,7 +36,7 @@ LED, PLAIN = 3000, 1500  # sweeps with conjugate directions, and without, in tur
 # spheres each takes as long as ten steps of a path
 SHORT = {2: 20, 3: 0}
 SLACK = 1.1  # by which the squared change of a pair of sweeps may grow before its direction is dropped
-OPERANDS = ("i", "j", "among", "h", "b", "mu", "guess", "allowed", "limit")
+OPERANDS = ("i", "j", "candidates", "h", "b", "mu", "guess", "allowed", "limit")
 GUESS, LIMIT = OPERANDS.index("guess"), OPERANDS.index("limit")
 
 
@@ -124,7 +124,7 @@ class SweepLoops:
         return w.sqrt(self.dot(normal, normal)), w.sqrt(largest)
 
     def pack(self) -> None:
-        """Emits code that copies the contacts in the mask ``among`` into working memory,
+        """Emits code that copies the contacts in the mask ``candidates`` into working memory,
         scaled to columns of unit length."""
         w, zero, one = self.w, self.w.number(0), self.w.number(1)
         given = self.given
@@ -133,7 +133,7 @@ class SweepLoops:
             root, across = self.roots(columns)
             for a in range(self.rows):
                 w.put(self.impulse, self.at(c, self.rows, a), zero)
-            taken = w.at.icmp_signed("!=", w.index(given["among"], c), w.whole(0))
+            taken = w.at.icmp_signed("!=", w.index(given["candidates"], c), w.whole(0))
             with w.at.if_then(w.at.and_(taken, w.less(zero, root))):
                 k = self.m.get()
                 w.put_index(self.own["slot"], k, c)
@@ -320,8 +320,8 @@ def solver(D: int, k: int, real: Any, bodies: int) -> Callable[[list[np.ndarray]
     """Compiled solver: takes the `OPERANDS` of B lanes, fills in impulses (B, m, 1 + k) and iterations (B,), of sweeps
     and `steps_where_sweeps_stall`.
 
-    Operands of a lane: bodies i and j (m,) of each contact, N for an obstacle; ``among`` (m,), 1 for contacts that may
-    have an impulse, else 0; columns h (m, 1 + k, 2 D), body i first; velocities b (m, 1 + k); coefficients mu (m,);
+    Operands of a lane: bodies i and j (m,) of each contact, N for an obstacle; ``candidates`` (m,), 1 for contacts that
+    may have an impulse, else 0; columns h (m, 1 + k, 2 D), body i first; velocities b (m, 1 + k); coefficients mu (m,);
     initial impulses ``guess`` (m, 1 + k); natural residuals ``allowed`` (m,) [velocity];
     and a ``limit`` (1,) of iterations.
 
@@ -360,8 +360,8 @@ def solver(D: int, k: int, real: Any, bodies: int) -> Callable[[list[np.ndarray]
 
 def taking_part(given: list[np.ndarray]) -> np.ndarray:
     """Numbers of the contacts that may have an impulse, from the operands of a lane."""
-    among, h = given[2:4]
-    return np.flatnonzero((among != 0) & np.any(h[:, 0] != 0, axis=1))
+    candidates, h = given[2:4]
+    return np.flatnonzero((candidates != 0) & np.any(h[:, 0] != 0, axis=1))
 
 
 def system_of(given: list[np.ndarray], taken: np.ndarray) -> ConeSystem:

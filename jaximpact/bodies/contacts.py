@@ -214,9 +214,9 @@ class PairContacts:
             return by_products(*known)
 
     def swept(
-        self, by_products: Callable, offset: Array, among: Array, allowed: Array, guess: Array, limit: int
+        self, by_products: Callable, offset: Array, candidates: Array, allowed: Array, guess: Array, limit: int
     ) -> tuple[Array, Array]:
-        """Solves for the impulses with friction (m, 1 + k) of the contacts in the mask ``among`` (m,):
+        """Solves for the impulses with friction (m, 1 + k) of the contacts in the mask ``candidates`` (m,):
         returns them and the iterations ().
 
         By native sweeps on a CPU, elsewhere by ``by_products(offset, guess)``. ``offset`` (m, 1 + k): contact
@@ -225,12 +225,19 @@ class PairContacts:
         """
         slip: Any = self.slip
         columns = jnp.stack([jnp.concatenate(row._halves(), axis=1) for row in (self, *slip.tangents)], axis=1)
-        known = (columns, offset, slip.friction, among.astype(jnp.int32), jnp.broadcast_to(allowed, among.shape), guess)
+        known = (
+            columns,
+            offset,
+            slip.friction,
+            candidates.astype(jnp.int32),
+            jnp.broadcast_to(allowed, candidates.shape),
+            guess,
+        )
 
         def native(*known: Array) -> tuple[Array, Array]:
-            columns, offset, mu, among, allowed, guess = known
+            columns, offset, mu, candidates, allowed, guess = known
             limits = jnp.full(1, limit, jnp.int32)
-            return sweep_cones(self.bodies, (self.i, self.j, among, columns, offset, mu, guess, allowed, limits))
+            return sweep_cones(self.bodies, (self.i, self.j, candidates, columns, offset, mu, guess, allowed, limits))
 
         def products(*known: Array) -> tuple[Array, Array]:
             return by_products(known[1], known[-1])

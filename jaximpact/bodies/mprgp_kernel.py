@@ -252,19 +252,19 @@ class ContactLoops:
         self.clear_velocities()
         with w.over(self.m.get()) as k:
             self.push_bodies(k, self.get("p", k))
-        curvature, slope, room = (w.variable(zero) for _ in range(3))
+        curvature, slope, longest = (w.variable(zero) for _ in range(3))
         curvature.set(zero)
         slope.set(zero)
-        room.set(w.number(np.inf))
+        longest.set(w.number(np.inf))
         with w.over(self.m.get()) as k:
             p, y = self.get("p", k), self.velocity(k)
             self.put("y", k, y)
             curvature.plus(w.mul(p, y))
             slope.plus(w.mul(p, self.get("g", k)))
             limit = w.either(w.less(zero, p), w.div(self.get("x", k), p), w.number(np.inf))
-            room.set(w.smaller(limit, room.get()))
+            longest.set(w.smaller(limit, longest.get()))
         length = w.div(slope.get(), curvature.get())
-        inside = w.at.and_(w.less(zero, curvature.get()), w.at.fcmp_ordered("<=", length, room.get()))
+        inside = w.at.and_(w.less(zero, curvature.get()), w.at.fcmp_ordered("<=", length, longest.get()))
         with w.at.if_else(inside) as (then, otherwise):
             with then:
                 product = w.variable(zero)
@@ -286,7 +286,7 @@ class ContactLoops:
                 exact.set(zero)
             with otherwise:
                 # a direction without curvature goes on for ever, or to the boundary
-                far = w.either(w.less(room.get(), w.number(np.inf)), room.get(), w.number(0))
+                far = w.either(w.less(longest.get(), w.number(np.inf)), longest.get(), w.number(0))
                 with w.over(self.m.get()) as k:
                     self.put("x", k, w.larger(w.sub(self.get("x", k), w.mul(far, self.get("p", k))), zero))
                     self.put("g", k, w.sub(self.get("g", k), w.mul(far, self.get("y", k))))

@@ -64,29 +64,31 @@ def longest(vectors: Array) -> Array:
 
 
 def search(
-    points: Array, reach: Array, skin: Array, box: Box, slots: int, room: int, method: str | None = None
+    points: Array, reach: Array, skin: Array, box: Box, slots: int, cell_capacity: int, method: str | None = None
 ) -> Neighbours:
     """Finds pairs of points (N, S) nearer than reach + skin, in a ``box`` that is periodic
     along directions with a length.
 
-    ``slots`` is the capacity for pairs, ``room`` that for bodies in a cell. ``method``: "cells", "tree" (on a CPU), or
-    None for the faster one of the device.
+    ``slots`` is the capacity for pairs, ``cell_capacity`` for bodies in a cell. ``method``: "cells", "tree" (on a CPU),
+    or None for the faster one of the device.
     """
     points, reach, cutoff = lax.stop_gradient((points, reach, reach + skin))
 
     def by_tree(points: Array, cutoff: Array) -> tuple[Array, Array, Array, Array]:
         return *tree_pairs(points, cutoff, box, slots), jnp.zeros((), jnp.int32)
 
-    by_cells = lambda points, cutoff: _cell_pairs(points, cutoff, box, slots, room)
+    by_cells = lambda points, cutoff: _cell_pairs(points, cutoff, box, slots, cell_capacity)
     if method is None:
         found = lax.platform_dependent(points, cutoff, cpu=by_tree, default=by_cells)
     else:
         found = (by_tree if method == "tree" else by_cells)(points, cutoff)
     i, j, pairs, members = found
-    return Neighbours(i, j, points, reach, cutoff, pairs, members, (pairs > slots) | (members > room))
+    return Neighbours(i, j, points, reach, cutoff, pairs, members, (pairs > slots) | (members > cell_capacity))
 
 
-def _cell_pairs(points: Array, cutoff: Array, box: Box, slots: int, room: int) -> tuple[Array, Array, Array, Array]:
+def _cell_pairs(
+    points: Array, cutoff: Array, box: Box, slots: int, cell_capacity: int
+) -> tuple[Array, Array, Array, Array]:
     """Pairs i < j (K,) of points nearer than the cutoff, sorted, N in empty slots; their number; and the number of
     bodies in the fullest cell."""
     count, space = points.shape
@@ -113,7 +115,7 @@ def _cell_pairs(points: Array, cutoff: Array, box: Box, slots: int, room: int) -
             target = target * shape[a] + wrapped[:, a]
         first = jnp.searchsorted(number, target).astype(jnp.int32)
         last = jnp.searchsorted(number, target, side="right").astype(jnp.int32)
-        place = first[:, None] + jnp.arange(room, dtype=jnp.int32)[None]
+        place = first[:, None] + jnp.arange(cell_capacity, dtype=jnp.int32)[None]
         other = order[jnp.minimum(place, count - 1)]
         apart = points[:, None] - points[other]
         for a, length in enumerate(lengths):

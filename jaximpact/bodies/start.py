@@ -93,9 +93,9 @@ class StartFacts(NamedTuple):
             kinds = ((bad.size - walls, "pairs of bodies"), (walls, "bodies and obstacles"))
             counts = [f"{count} {what}" for count, what in kinds if count]
             worst = bad[np.argsort(gap[lane, bad])[:3]].tolist()
-            told = ", ".join(f"{self.contact(lane, a)} by {-gap[lane, a]:.3g}" for a in worst)
+            most = ", ".join(f"{self.contact(lane, a)} by {-gap[lane, a]:.3g}" for a in worst)
             raise ValueError(
-                f"q0{which(lane)} is not admissible: {' and '.join(counts)} overlap at t0, the most {told}; move them "
+                f"q0{which(lane)} is not admissible: {' and '.join(counts)} overlap at t0, the most {most}; move them "
                 "apart"
             )
 

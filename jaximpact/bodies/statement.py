@@ -297,17 +297,17 @@ class Bodies(OfBodies):
         """Copy with capacity for the list ``neighbours`` and a margin; self if it suffices."""
         if not np.any(neighbours.lost):
             return self
-        slots, room = self.slots(neighbours.points.shape[-1])
+        slots, cell_capacity = self.slots(neighbours.points.shape[-1])
         pairs, members = int(np.max(neighbours.pairs)), int(np.max(neighbours.members))
         # of a cell too full the pairs are not all found
-        pairs = max(slots, pairs + pairs // 2) if members <= room else max(2 * slots, 2 * pairs)
-        return self._roomier(pairs, max(room, members + 4), neighbours.points.shape[-1])
+        pairs = max(slots, pairs + pairs // 2) if members <= cell_capacity else max(2 * slots, 2 * pairs)
+        return self._roomier(pairs, max(cell_capacity, members + 4), neighbours.points.shape[-1])
 
     def enlarge(self, q: Any, lanes: int = 1) -> Bodies:
         """Copy with twice the capacity, for bodies at q (d,), in ``lanes`` motions at once."""
         space = self.positions(q).shape[1]
-        slots, room = self.slots(space)
-        return self._roomier(2 * slots, 2 * room, space, lanes)
+        slots, cell_capacity = self.slots(space)
+        return self._roomier(2 * slots, 2 * cell_capacity, space, lanes)
 
     def _roomier(self, pairs: int, members: int, space: int, lanes: int = 1) -> Bodies:
         """Copy with the given capacities for near pairs, and for bodies in a cell of the search; ``lanes``:
@@ -317,13 +317,14 @@ class Bodies(OfBodies):
             ValueError: memory does not suffice.
         """
         found = replace(self, pairs=min(pairs, MAX_COUNT), members=members)
-        slots, room = found.slots(space)
+        slots, cell_capacity = found.slots(space)
         numbers = (8 * space + NUMBERS) * slots
         if self.search == "cells" or platform() != "cpu":
-            numbers += (space + 3) * self.number * room
+            numbers += (space + 3) * self.number * cell_capacity
         check_memory(
             8.0 * lanes * numbers if slots < MAX_COUNT else np.inf,
-            f"Bodies: room for {slots} pairs of {self.number} bodies nearer than reach + skin, {room} in a cell of "
+            f"Bodies: room for {slots} pairs of {self.number} bodies nearer than reach + skin, {cell_capacity} in a "
+            "cell of "
             "that width,",
             "look at where they are when their lists run out, all in one place or one far from all others; or give a "
             "smaller reach or skin",

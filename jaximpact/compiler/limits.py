@@ -54,10 +54,10 @@ OPS_WITH_WIDE_VECTORS = range(3_300, 8_000)
 MIN_BRANCH_OPS = 12_000
 # In place of MAX_SCALARS in what runs once, the start, which LLVM does not optimise either: with that the first answer
 # of 16 disks takes 3.3 s, without 3.9.
-MAX_SCALARS_WHERE_SELDOM = 32
+MAX_SCALARS_WHERE_COLD = 32
 # Operations of a start from which on it is compiled to be short: in the derivative of six links (24,000) it then takes
 # 0.4 ms and saves 0.3 s of 7; of 16 disks (30,000, its derivative 110,000) it saves a third of the first answer.
-MIN_SELDOM_OPS = 25_000
+MIN_COLD_OPS = 25_000
 # Operations below which a program of many lanes makes a step for a block of lanes before the next one
 # (`llvm/lane_blocks.py`): a forced oscillator beside a wall takes .45 ns a step (1.26 vector after vector), by
 # `MoreauJean` (2100) 1.6 (2.8), two links (3200) 9.4 (10.6); a double pendulum (3400, with its account 5700) would take

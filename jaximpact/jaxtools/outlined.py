@@ -1,4 +1,4 @@
-"""Marks on functions for native code: `outlined` ones become one function with many calls, code of `seldom` ones is
+"""Marks on functions for native code: `outlined` ones become one function with many calls, code of `cold` ones is
 short rather than fast."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import jax
 
 from .argument_checks import is_traced
 
-SELDOM = "seldom_"
+COLD = "cold_"
 PREFIX = "outlined_"  # of the names of such calls, which derivatives and batches of them keep
 
 
@@ -51,12 +51,12 @@ def call_outlined(function: Callable, *operands: Any) -> Any:
     return _known[function](*operands)
 
 
-def seldom(function: Callable) -> Callable:
+def cold(function: Callable) -> Callable:
     """Wraps a function of pytrees of arrays that runs seldom, such as once in a motion.
 
     Native code of a single motion keeps its code short rather than fast.
     """
-    return _named_call(SELDOM, function)
+    return _named_call(COLD, function)
 
 
 def _named_call(prefix: str, function: Callable, static: tuple[int, ...] = ()) -> Callable:
@@ -72,6 +72,6 @@ def is_outlined(eqn: Any) -> bool:
     return str(eqn.params.get("name", "")).startswith(PREFIX)
 
 
-def is_seldom(eqn: Any) -> bool:
-    """Whether an equation of a jaxpr calls a `seldom` function, or a derivative of one."""
-    return str(eqn.params.get("name", "")).startswith(SELDOM)
+def is_cold(eqn: Any) -> bool:
+    """Whether an equation of a jaxpr calls a `cold` function, or a derivative of one."""
+    return str(eqn.params.get("name", "")).startswith(COLD)

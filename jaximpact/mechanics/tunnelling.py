@@ -140,8 +140,8 @@ def _closes_between(gaps: Callable, path: StepPath, start: tuple, end: tuple, tu
     return least < -rounding, which
 
 
-def _compare_normals(problem: Problem, path: StepPath, among: Array) -> tuple[Array, Array]:
-    """Compares the normals of the contacts ``among`` (m,) at the two ends of the path; returns two masks (m,).
+def _compare_normals(problem: Problem, path: StepPath, candidates: Array) -> tuple[Array, Array]:
+    """Compares the normals of the contacts ``candidates`` (m,) at the two ends of the path; returns two masks (m,).
 
     The first marks contacts whose normals at both ends point apart, while the path begins against the normal at its
     start and ends along the normal at its end, as through an obstacle. The second marks contacts whose normals turn so
@@ -165,7 +165,7 @@ def _compare_normals(problem: Problem, path: StepPath, among: Array) -> tuple[Ar
         cosine = inner(first, second)
         return steep & (cosine < APART), cosine < TURNED
 
-    if len(among) <= MANY:
+    if len(candidates) <= MANY:
         return compare(None)
 
     def body(now: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
@@ -174,6 +174,6 @@ def _compare_normals(problem: Problem, path: StepPath, among: Array) -> tuple[Ar
         put = lambda x, new: x.at[rows].set(jnp.where(left[rows], new, x[rows]), unique_indices=True)
         return left.at[rows].set(False, unique_indices=True), *map(put, found, compare(rows))
 
-    none = jnp.zeros_like(among)
-    _, sharp, turned = lax.while_loop(lambda now: jnp.any(now[0]), body, (among, none, none))
+    none = jnp.zeros_like(candidates)
+    _, sharp, turned = lax.while_loop(lambda now: jnp.any(now[0]), body, (candidates, none, none))
     return sharp, turned

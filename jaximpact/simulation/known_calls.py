@@ -31,13 +31,13 @@ def key_of(q0: Any, v0: Any, args: Any, methods: tuple, *others: Any) -> Hashabl
     values, of_others = jax.tree.flatten((methods, others))
     try:
         kinds = [type(x) if isinstance(x, int | float) else (type(x), operand_type(x)) for x in (q0, v0, *numbers)]
-        told = tuple(map(_value, values))
+        of_values = tuple(map(_value, values))
         # structures of methods do not tell their classes
-        key = *kinds, of_args, told, of_others, *map(classes_of, methods), trace_settings()
+        key = *kinds, of_args, of_values, of_others, *map(classes_of, methods), trace_settings()
         hash(key)
     except TypeError:  # no numbers, which is said elsewhere, or without a hash
         return None
-    return None if None in told else key
+    return None if None in of_values else key
 
 
 def _value(x: Any) -> Hashable | None:

@@ -14,7 +14,7 @@ from jax import Array, lax
 from ..jaxtools.batched_branch import run_where_pending
 from ..jaxtools.derivative_rules import NO_DERIVATIVE, forward_first, guard_derivative
 from ..jaxtools.jacobians import SMALL
-from ..jaxtools.outlined import outlined, seldom
+from ..jaxtools.outlined import cold, outlined
 from ..jaxtools.remembered import remember
 from ..jaxtools.shapes import as_array, as_array_tree, shape_of_result
 from ..mechanics.contact import ContactLaw, Solved
@@ -120,7 +120,7 @@ class MotionLoop:
     def begin(self, motion: Motion) -> tuple[Any, Row, Account]:
         """The carry before the first step: state of the scheme, `Row` and `Account`."""
         neighbours = self.problem.gaps.neighbours(motion.t0, motion.q0, motion.args)
-        motion, impulse, joints, status = seldom(self.admissible)(motion._replace(by=self.program.by), neighbours)
+        motion, impulse, joints, status = cold(self.admissible)(motion._replace(by=self.program.by), neighbours)
         state, info = self.scheme.init(self.problem, self.law, motion)
         q0, v0 = motion.q0, motion.v0
         # a zero that depends on v0 as later chords do, so that jax derives one loop, not one for the first step and one
@@ -363,14 +363,14 @@ class MotionLoop:
             return after
         account = after[2]
         bit, impulses = int(Status.DERIVATIVE_JUMP), (old_row.impulse, row.impulse)
-        told = account.status & ~old_account.status & bit
+        new_bits = account.status & ~old_account.status & bit
         again = self.program.again or self.locates
         problem = in_step(self.problem, self.moving, old)
-        found = across_jumps(problem, self.scheme, self.moving, (old, new), impulses, told != 0, again)
+        found = across_jumps(problem, self.scheme, self.moving, (old, new), impulses, new_bits != 0, again)
         if found is None:
             return after
         new, bits = found
-        account = account._replace(status=account.status & ~told).with_status(bits, self.moving.time(new.n))
+        account = account._replace(status=account.status & ~new_bits).with_status(bits, self.moving.time(new.n))
         return new, row._replace(q=new.q, v=new.v), account
 
     def check_stability(self, state: Any, account: Account) -> Account:

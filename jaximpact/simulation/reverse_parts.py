@@ -39,7 +39,7 @@ class Parts:
         moved: mask of the input leaves with respect to which derivatives are taken.
         used: mask of the leaves of the solution that have cotangents.
         of_rows: mask of those used leaves that have an axis of rows.
-        told: whether some used leaves belong to the `Account`; its cotangent is then pulled
+        of_account: whether some used leaves belong to the `Account`; its cotangent is then pulled
             back through the steps as well.
         live: mask of the floats of the carry that are differentiated (`with_live`); None: all of them.
     """
@@ -48,7 +48,7 @@ class Parts:
     moved: tuple[bool, ...]
     used: tuple[bool, ...]
     of_rows: tuple[bool, ...]
-    told: bool
+    of_account: bool
     live: tuple[bool, ...] | None = None
 
     @classmethod
@@ -62,8 +62,8 @@ class Parts:
             if kept is not None
             else ("t", *Row._fields[:4], "energy", "joint_impulse", "friction_impulse")
         )
-        told = any(name in Account._fields for name in names)
-        return cls(structure, moved, used, tuple(name in of_rows for name in names), told)
+        of_account = any(name in Account._fields for name in names)
+        return cls(structure, moved, used, tuple(name in of_rows for name in names), of_account)
 
     def loop(self, leaves: Sequence) -> tuple[LaneLoop, Any]:
         """Returns the loop of one lane and the motion, from the leaves of (program, motion)."""
@@ -101,8 +101,8 @@ class Parts:
         return last, [] if loop.program.rows else jax.tree.leaves(loop.at_end(last)), rows
 
     def told_of(self, carry: Any) -> tuple:
-        """The carry without its `Account`, unless that is ``told``."""
-        return carry if self.told else carry[:2]
+        """The carry without its `Account`, unless that is ``of_account``."""
+        return carry if self.of_account else carry[:2]
 
     def reals(self, carry: Any) -> list:
         """Leaves of the carry that are differentiated."""
@@ -221,7 +221,7 @@ class Parts:
     def _with_reals(self, carry: Any, reals: Sequence) -> Any:
         numbers, live = iter(reals), itertools.repeat(True) if self.live is None else iter(self.live)
         moved = jax.tree.map(lambda x: next(numbers) if is_real(x) and next(live) else x, self.told_of(carry))
-        return moved if self.told else (*moved, carry[2])
+        return moved if self.of_account else (*moved, carry[2])
 
 
 def _sum(x: Sequence, y: Sequence) -> list:

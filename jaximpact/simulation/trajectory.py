@@ -68,13 +68,13 @@ def resume_until_step(
         lambda x, y: jnp.where(ended, x, y), loop.row_at_end(row)._replace(before=None), row._replace(before=None)
     )
     t = row.time(jnp.where(ended, motion.t1, motion.time(state.n)))
-    told = {"t": t, "q": found.q, "v": found.v, "z": found.z, "impulse": found.impulse, "pairs": found.pairs}
-    told |= {"energy": loop.energy(t, found)}
+    columns = {"t": t, "q": found.q, "v": found.v, "z": found.z, "impulse": found.impulse, "pairs": found.pairs}
+    columns |= {"energy": loop.energy(t, found)}
     # what joints and friction do, where there are any
-    told |= {name: x for name in ("joint_impulse", "friction_impulse") if (x := getattr(found, name)).shape[-1]}
+    columns |= {name: x for name in ("joint_impulse", "friction_impulse") if (x := getattr(found, name)).shape[-1]}
     closed = loop.close_account(state, row, account)
     full = full | (carry[2].status & int(Status.NEIGHBOURS_LOST) != 0)
-    return {name: x for name, x in told.items() if x is not None}, closed, carry, full
+    return {name: x for name, x in columns.items() if x is not None}, closed, carry, full
 
 
 def structure(program: Program, motion: Motion) -> Any:

@@ -153,9 +153,9 @@ def matches(name: str, chosen: Any) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns(chosen))
 
 
-def check_patterns(argument: str, chosen: Any, names: list[str], told: list[str]) -> None:
+def check_patterns(argument: str, chosen: Any, names: list[str], known_names: list[str]) -> None:
     """Raises ValueError for a pattern that none of the names matches, other than "*"."""
     for pattern in patterns(chosen):
         if pattern != "*" and not any(fnmatchcase(name, pattern) for name in names):
-            known = ", ".join(told[:20]) + (", ..." if len(told) > 20 else "") or "none"
+            known = ", ".join(known_names[:20]) + (", ..." if len(known_names) > 20 else "") or "none"
             raise ValueError(f"{argument}: {pattern!r} matches no name; there are {known}")

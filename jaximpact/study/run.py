@@ -260,10 +260,10 @@ class Run:
                 names = [x for x in ("q", "impulse", "pairs", "friction_impulse") if x in row]
                 like = trim_room(replace(_EMPTY, **{name: row[name] for name in names}), self._stated)
                 row |= {name: getattr(like, name) for name in names}
-                told = {name: np.asarray(x) for name, x in account._asdict().items() if x is not None}
+                columns = {name: np.asarray(x) for name, x in account._asdict().items() if x is not None}
                 if new[1].stop is not None:
-                    told["stopped"] = np.isfinite(new[1].stop)
-                return row, told, new
+                    columns["stopped"] = np.isfinite(new[1].stop)
+                return row, columns, new
             problem = self._program.problem
             if new[2].status & int(Status.NEIGHBOURS_LOST):  # at its start
                 problem, carry = enlarge(problem, self._motion.q0), None

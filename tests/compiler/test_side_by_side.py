@@ -13,7 +13,7 @@ from jaximpact.compiler import limits
 from jaximpact.compiler.llvm import call, emitter, functions, over_lanes
 from jaximpact.compiler.llvm import jit as native_compile
 from jaximpact.jaxtools.linalg import triangular_factor
-from jaximpact.jaxtools.outlined import outlined, seldom
+from jaximpact.jaxtools.outlined import cold, outlined
 
 TRIANGLES = [
     {"left_side": left, "lower": low, "transpose_a": turned} for left in (0, 1) for low in (0, 1) for turned in (0, 1)
@@ -210,7 +210,7 @@ def test_a_long_program_of_many_lanes_runs_lane_by_lane(monkeypatch):
 def test_what_runs_once_gives_the_same(monkeypatch):
     """Short code, with arrays in memory: of constants, factors that are read transposed,
     and arrays that are not stored."""
-    monkeypatch.setattr(emitter, "MIN_SELDOM_OPS", 0)
+    monkeypatch.setattr(emitter, "MIN_COLD_OPS", 0)
     texts, compile_text = [], native_compile.Host.compile
     monkeypatch.setattr(
         native_compile.Host, "compile", lambda self, text, *more: texts.append(text) or compile_text(self, text, *more)
@@ -218,7 +218,7 @@ def test_what_runs_once_gives_the_same(monkeypatch):
 
     def kind(n, a, b, c, spd, low, i):
         factor, half, known = triangular_factor(spd), a.T * 2, jnp.asarray(np.arange(n * 7.0).reshape(n, 7))
-        solved = seldom(lambda x, y, z, k: (cho_solve((x, True), y), half @ z + k.astype(z.dtype), y.T[k], x[0, 0]))
+        solved = cold(lambda x, y, z, k: (cho_solve((x, True), y), half @ z + k.astype(z.dtype), y.T[k], x[0, 0]))
         yield from solved(factor, c, known.astype(c.dtype), i[0])
         yield from factors(n, a, b, c, spd, low, i)
 

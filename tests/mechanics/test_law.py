@@ -29,8 +29,8 @@ def contacts_of(matrix):
 
 
 @jax.jit
-def velocities(matrix, offset, among):
-    return [law.velocity(contacts_of(matrix), offset, among) for law in (Open(), SOLVED)]
+def velocities(matrix, offset, candidates):
+    return [law.velocity(contacts_of(matrix), offset, candidates) for law in (Open(), SOLVED)]
 
 
 @jax.jit
@@ -45,9 +45,9 @@ def test_open_acts_where_solved_has_an_impulse():
     rng = np.random.default_rng(0)
     acted = 0
     for _ in range(40):
-        among = jnp.asarray(rng.random(4) < 0.7)
+        candidates = jnp.asarray(rng.random(4) < 0.7)
         pairs = (
-            velocities(jnp.asarray(rng.normal(size=(4, 3))), jnp.asarray(rng.normal(size=4) + 0.7), among),
+            velocities(jnp.asarray(rng.normal(size=(4, 3))), jnp.asarray(rng.normal(size=4) + 0.7), candidates),
             positions(jnp.asarray(0.15 * rng.normal(size=3))),
         )
         for k, (free, found) in enumerate(pairs):
@@ -56,7 +56,7 @@ def test_open_acts_where_solved_has_an_impulse():
             assert bool(jnp.any(found.acts)) == carries
             assert bool(jnp.any(free.acts)) == carries or (k == 1 and bool(jnp.any(free.acts)))
             acted += bool(jnp.any(free.acts))
-        assert not np.any((np.asarray(pairs[0][0].acts) | (pairs[0][1].impulse > 0)) & ~among)
+        assert not np.any((np.asarray(pairs[0][0].acts) | (pairs[0][1].impulse > 0)) & ~candidates)
     assert 20 <= acted <= 60  # of 80: both sides are met
 
 
@@ -110,7 +110,10 @@ def test_what_acts_is_told_without_impulses():
     """`acting`, for schemes that work out the impulses: what `velocity` gives an impulse, by each law."""
     rng = np.random.default_rng(1)
     contacts, offset = contacts_of(jnp.asarray(rng.normal(size=(3, 3)))), jnp.array([-1.0, 0.4, -0.2])
-    among = jnp.array([True, True, False])
+    candidates = jnp.array([True, True, False])
     for law in (SOLVED, Open(), Held(jnp.array([True, False, True]), jnp.ones(3), jnp.zeros(3))):
-        both = lambda law: (law.acting(contacts, offset, among)[0], law.velocity(contacts, offset, among).acts)
+        both = lambda law: (
+            law.acting(contacts, offset, candidates)[0],
+            law.velocity(contacts, offset, candidates).acts,
+        )
         assert np.array_equal(*jax.jit(both)(law))

@@ -26,7 +26,7 @@ class SymplecticEuler(Scheme):
         near = linearise(problem, metric, t, q, args)
         free = v + h * acceleration(problem, metric, t, q, v, args)
         before, after = near.gap_velocity(v), near.gap_velocity(free)
-        found = law.velocity(near, after + e * before, among=near.gap + h * after <= 0)
+        found = law.velocity(near, after + e * before, candidates=near.gap + h * after <= 0)
         new = state.moved(h * (free + found.jump), free + found.jump)
         return new, Info.of(found, metric, new.q, new.v, e)
 

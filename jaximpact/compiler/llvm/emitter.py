@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...jaxtools.jaxpr_tools import called_jaxpr, scan_counts, varying_outvars
-from ...jaxtools.outlined import is_seldom
-from ..limits import MAX_SCALARS, MAX_SPECULATED_OPS, MIN_SELDOM_OPS
+from ...jaxtools.outlined import is_cold
+from ..limits import MAX_SCALARS, MAX_SPECULATED_OPS, MIN_COLD_OPS
 from ..scalar import ScalarInterpreter, Unsupported, Value, object_array
 from ..scalar.cost import cost
 from . import array_rules, arrays, packs, predicates
@@ -29,7 +29,7 @@ from .elementwise import RULES
 from .functions import Functions, value_key
 from .fused_products import fuse_products
 from .ir_values import BOOL, INT, LONG, LaneValue, constant
-from .ir_writer import SELDOM, Writer
+from .ir_writer import COLD, Writer
 from .lane_blocks import LaneBlocks, NoSections
 from .lane_frames import ThreadGrid, VectorLoop
 from .results import StreamEntry, store_result
@@ -121,11 +121,11 @@ class LLVMEmitter:
         return self.functions.is_in_place(jaxpr)
 
     def call(self, machine: ScalarInterpreter, eqn: Any, inputs: list[Value]) -> list[Value]:
-        if is_seldom(eqn):
+        if is_cold(eqn):
             jaxpr = called_jaxpr(eqn)
-            if self.pack == 1 or cost(jaxpr, self.max_scalars) < MIN_SELDOM_OPS:
+            if self.pack == 1 or cost(jaxpr, self.max_scalars) < MIN_COLD_OPS:
                 return machine.run(jaxpr, inputs)
-            return self.functions.apart(machine, jaxpr, inputs, seldom=True)
+            return self.functions.apart(machine, jaxpr, inputs, cold=True)
         return self.functions.call(machine, eqn, inputs)
 
     def constant(self, x: np.ndarray) -> LargeArray:
@@ -257,7 +257,7 @@ class LLVMEmitter:
             if selected.is_vector:
                 active = w.active if not by_register or self.live is None else w.conjunction(self.live, w.active)
                 taken, lanes = predicates.any_lane_where(w, selected, active)
-            w.branch(taken, inside, after, SELDOM)
+            w.branch(taken, inside, after, COLD)
             w.begin_block(inside)
             with w.scope(lanes if selected.is_vector else w.active):
                 if by_register:

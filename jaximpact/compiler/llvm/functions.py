@@ -25,7 +25,7 @@ from ...jaxtools.jaxpr_tools import (
     value_variables,
 )
 from ...jaxtools.outlined import is_outlined
-from ..limits import MAX_SCALARS_WHERE_SELDOM, MIN_BRANCH_OPS, MIN_FUNCTION_OPS
+from ..limits import MAX_SCALARS_WHERE_COLD, MIN_BRANCH_OPS, MIN_FUNCTION_OPS
 from ..scalar import Value, is_constant, object_array
 from ..scalar.cost import cost
 from . import arrays
@@ -134,11 +134,11 @@ class Functions:
         e = self.emitter
         return e.pack > 1 and shared_cost(jaxpr, e.max_scalars) > MIN_BRANCH_OPS
 
-    def apart(self, machine: Any, jaxpr: Any, operands: list[Value], seldom: bool = False) -> list[Value]:
+    def apart(self, machine: Any, jaxpr: Any, operands: list[Value], cold: bool = False) -> list[Value]:
         """Emits a jaxpr as a function that is called here only, in a program of a single lane;
         returns the results of the call.
 
-        ``seldom``: whether the function runs so seldom that its code should be short rather than fast.
+        ``cold``: whether the function runs so seldom that its code should be short rather than fast.
         """
         e, closed, captured = self.emitter, as_closed(jaxpr), _find_captured(machine, jaxpr)
         read = value_variables(closed.jaxpr)
@@ -146,7 +146,7 @@ class Functions:
 
         def body(known: list[Value]) -> list[Value]:
             outside = e.max_scalars
-            e.max_scalars = min(outside, MAX_SCALARS_WHERE_SELDOM) if seldom else outside
+            e.max_scalars = min(outside, MAX_SCALARS_WHERE_COLD) if cold else outside
             try:
                 found = self._run(machine, closed, captured, [_as_it_is_read(e, x) for x in known])
             finally:
@@ -155,7 +155,7 @@ class Functions:
 
         values = [_in_memory(e, x) for x in (*operands, *captured.values())]
         name = f"@apart.{e.w.fresh_name('f')}"
-        return _call_function(e, _emit_function(e, name, values, body, True, "optnone" if seldom else ""), values)
+        return _call_function(e, _emit_function(e, name, values, body, True, "optnone" if cold else ""), values)
 
 
 def _find_captured(machine: Any, jaxpr: Any) -> dict[Any, Value]:

@@ -23,7 +23,7 @@ BROADCASTS = ("insertelement", "shufflevector")  # instructions that broadcast a
 # them
 NOT_HOISTED = ("load", "sdiv", "udiv", "srem", "urem", "call double @", "call float @", "call i")
 RARE = ', !prof !{!"branch_weights", i32 1, i32 1000}'  # branches such as huge arguments of the sine
-SELDOM = ', !prof !{!"branch_weights", i32 1, i32 20}'  # branches such as steps with contact
+COLD = ', !prof !{!"branch_weights", i32 1, i32 20}'  # branches such as steps with contact
 
 
 class Writer:
@@ -387,7 +387,7 @@ class Writer:
     def branch(self, which: LaneValue, yes: str, no: str, hint: str = "") -> None:
         """Emits a branch to the block labelled ``yes`` if the scalar ``which`` holds, else to ``no``.
 
-        With the ``hint`` `RARE` or `SELDOM` the block ``yes`` is unlikely,
+        With the ``hint`` `RARE` or `COLD` the block ``yes`` is unlikely,
         so that LLVM spills registers in it rather than elsewhere.
         """
         self.emit(f"br i1 {which.name}, label %{yes}, label %{no}{hint}")

@@ -22,7 +22,7 @@ from ...jaxtools.jaxpr_tools import (
     remember_by_jaxpr,
     value_equations,
 )
-from ...jaxtools.outlined import is_outlined, is_seldom
+from ...jaxtools.outlined import is_cold, is_outlined
 from ..limits import MAX_SELECTED_ENTRIES, MAX_SELECTED_ENTRIES_OF_A_LANE, MAX_SORTED_SCALARS
 from . import control_flow, indexing, linear_algebra, reductions
 from .constant_folding import SIMPLIFIED, fold
@@ -124,13 +124,13 @@ class ScalarInterpreter:
             env.update(zip(eqn.outvars, self.apply_equation(eqn, values), strict=True))
         return [read(v) for v in jaxpr.outvars]
 
-    def prepare(self, jaxpr: Any, values: Sequence[Value | None], seldom: bool = False) -> list[Value | None]:
+    def prepare(self, jaxpr: Any, values: Sequence[Value | None], cold: bool = False) -> list[Value | None]:
         """Evaluates what in a jaxpr depends only on the inputs that are not None, and returns its outputs,
         None for the others.
 
         When the jaxpr is evaluated later, with these inputs, it takes the results from here. Branches and loops that
         depend on other inputs, too, are left to that time; of branches that these inputs choose the operations are
-        evaluated that cost little where the branch is not taken (``seldom``).
+        evaluated that cost little where the branch is not taken (``cold``).
         """
         closed = as_closed(jaxpr)
         env: dict = dict(zip(closed.jaxpr.invars, values, strict=True))
@@ -145,13 +145,13 @@ class ScalarInterpreter:
             found: list[Value | None] = [None] * len(eqn.outvars)
             name = eqn.primitive.name
             # loops and branches may take long, and divisions of integers trap
-            skipped = seldom and (name in CONTROL or name in ("div", "rem"))
+            skipped = cold and (name in CONTROL or name in ("div", "rem"))
             if name not in CALLS and not skipped and all(x is not None for x in inputs):
                 found = list(self.apply_equation(eqn, inputs))
                 if not all(map(all_constant, found)):
                     self.prepared.setdefault(id(eqn), {})[_keys(inputs)] = found
-            elif name in CALLS and not is_seldom(eqn) and (not is_outlined(eqn) or self.is_in_place(eqn)):
-                found = self.prepare(called_jaxpr(eqn), inputs, seldom)
+            elif name in CALLS and not is_cold(eqn) and (not is_outlined(eqn) or self.is_in_place(eqn)):
+                found = self.prepare(called_jaxpr(eqn), inputs, cold)
             elif name == "cond" and inputs[0] is not None:
                 for branch in eqn.params["branches"]:
                     self.prepare(branch, inputs[1:], True)
@@ -203,7 +203,7 @@ class ScalarInterpreter:
                 return known
         if name in IDENTITIES:
             return inputs[: len(eqn.outvars)]
-        if name in CALLS and (is_outlined(eqn) or is_seldom(eqn)):
+        if name in CALLS and (is_outlined(eqn) or is_cold(eqn)):
             return self.emitter.call(self, eqn, inputs)
         if name in CALLS:
             return self.run(called_jaxpr(eqn), inputs)

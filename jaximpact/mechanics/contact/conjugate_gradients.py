@@ -54,14 +54,14 @@ class ConjugateGradients(ContactSolver):
         return Impulses(impulse, count, jnp.zeros((), jnp.int32), jump)
 
     def frictional_impulses_of_list(
-        self, contacts: Any, offset: Array, among: Array, allowed: Array, guess: Array
+        self, contacts: Any, offset: Array, candidates: Array, allowed: Array, guess: Array
     ) -> tuple[Array, Array]:
         by_products = super().frictional_impulses_of_list
 
         def products(offset: Array, guess: Array) -> tuple[Array, Array]:
-            return by_products(contacts, offset, among, allowed, guess)
+            return by_products(contacts, offset, candidates, allowed, guess)
 
-        return contacts.swept(products, offset, among, allowed, guess, self.max_iterations)
+        return contacts.swept(products, offset, candidates, allowed, guess, self.max_iterations)
 
     def _products(self, contacts: Contacts, offset: Array, tolerance: Array, guess: Array) -> tuple[Array, Array]:
         """Solves by MPRGP in operations of jax, where there is no native code;
@@ -87,7 +87,7 @@ class ConjugateGradients(ContactSolver):
         def on_face(now: _Face) -> _Face:
             y = product(now.p)
             curvature, slope = now.p @ y, now.p @ now.g
-            room = jnp.min(jnp.where(now.p > 0, now.x / jnp.where(now.p > 0, now.p, 1), jnp.inf), initial=jnp.inf)
+            longest = jnp.min(jnp.where(now.p > 0, now.x / jnp.where(now.p > 0, now.p, 1), jnp.inf), initial=jnp.inf)
             length = slope / jnp.where(curvature > 0, curvature, 1)
 
             def inside(now: _Face) -> _Face:
@@ -97,11 +97,11 @@ class ConjugateGradients(ContactSolver):
                 return _Face(x, g, p, jnp.array(False), *measured(x, g))
 
             def beyond(now: _Face) -> _Face:
-                far = jnp.where(room < jnp.inf, room, 0)
+                far = jnp.where(longest < jnp.inf, longest, 0)
                 x, g = jnp.maximum(now.x - far * now.p, 0), now.g - far * y
                 return fresh(jnp.where(x > 0, jnp.maximum(x - step * g, 0), 0))
 
-            return lax.cond((curvature > 0) & (length <= room), inside, beyond, now)
+            return lax.cond((curvature > 0) & (length <= longest), inside, beyond, now)
 
         def body(carry: tuple[Array, _Face]) -> tuple[Array, _Face]:
             count, now = carry

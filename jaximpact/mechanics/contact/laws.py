@@ -95,9 +95,9 @@ class ContactLaw(abc.ABC):
 
     @abc.abstractmethod
     def velocity(
-        self, contacts: Contacts, offset: Array, among: Array | None = None, push: Array = NO_PUSH
+        self, contacts: Contacts, offset: Array, candidates: Array | None = None, push: Array = NO_PUSH
     ) -> Reaction:
-        """Solves 0 <= L - push _|_ A L + offset >= 0 for the impulses L of the contacts ``among`` (m,) bool,
+        """Solves 0 <= L - push _|_ A L + offset >= 0 for the impulses L of the contacts ``candidates`` (m,) bool,
         by default all; others get none.
 
         ``offset`` (m,): the gap velocities without impulses, restitution included; ``push`` (m,) >= 0, or of size 0 for
@@ -125,23 +125,23 @@ class ContactLaw(abc.ABC):
         """
         return 0.0
 
-    def acting(self, contacts: Contacts, offset: Array, among: Array) -> tuple[Array, Array]:
+    def acting(self, contacts: Contacts, offset: Array, candidates: Array) -> tuple[Array, Array]:
         """Returns the mask (m,) of the contacts to which `velocity` gives impulses, and status bits (),
         without derivatives.
 
         Schemes that compute the impulses themselves call it: a derivative then keeps only
         this selection of contacts fixed.
         """
-        found = self.velocity(*lax.stop_gradient((contacts, offset)), among)
+        found = self.velocity(*lax.stop_gradient((contacts, offset)), candidates)
         return found.acts, found.status
 
 
-def restrict_problem(contacts: Contacts, offset: Array, among: Array | None) -> tuple[Contacts, Array]:
-    """Restricts a contact problem to the contacts ``among`` (m,), None for all: the others get gradient zero and a
+def restrict_problem(contacts: Contacts, offset: Array, candidates: Array | None) -> tuple[Contacts, Array]:
+    """Restricts a contact problem to the contacts ``candidates`` (m,), None for all: the others get gradient zero and a
     positive offset, and stay open."""
-    if among is None:
+    if candidates is None:
         return contacts, offset
-    return contacts.masked(among), jnp.where(among, offset, jnp.max(jnp.abs(offset), initial=0.0))
+    return contacts.masked(candidates), jnp.where(candidates, offset, jnp.max(jnp.abs(offset), initial=0.0))
 
 
 @jax.tree_util.register_dataclass
@@ -155,10 +155,10 @@ class Open(ContactLaw):
     """
 
     def velocity(
-        self, contacts: Contacts, offset: Array, among: Array | None = None, push: Array = NO_PUSH
+        self, contacts: Contacts, offset: Array, candidates: Array | None = None, push: Array = NO_PUSH
     ) -> Reaction:
         acts = ~(offset >= 0)  # NaN acts
-        acts = acts if among is None else acts & among
+        acts = acts if candidates is None else acts & candidates
         return Reaction.none(contacts.shape[1], acts, offset.dtype, contacts.slip.still())
 
     def position(self, problem: Problem, metric: Metric, target: Target, args: Any) -> Reaction:
@@ -184,16 +184,16 @@ class Held(ContactLaw):
     friction: FrictionInfo | None = None
 
     def velocity(
-        self, contacts: Contacts, offset: Array, among: Array | None = None, push: Array = NO_PUSH
+        self, contacts: Contacts, offset: Array, candidates: Array | None = None, push: Array = NO_PUSH
     ) -> Reaction:
         # steps are differentiated without restitution, which `saltation` adds
         if contacts.slip.k:
-            return self._with_friction(contacts, offset, among)
-        contacts, offset = restrict_problem(contacts, offset, among)
+            return self._with_friction(contacts, offset, candidates)
+        contacts, offset = restrict_problem(contacts, offset, candidates)
         velocity = offset + contacts.velocity(contacts.jump(self.impulse))
         return self._found(contacts, contacts.balance(), contacts.diagonal(), velocity)
 
-    def _with_friction(self, contacts: Contacts, offset: Array, among: Array | None) -> Reaction:
+    def _with_friction(self, contacts: Contacts, offset: Array, candidates: Array | None) -> Reaction:
         """Returns what `velocity` does, for contacts with friction, by one Newton step from the known impulses.
 
         Contacts keep their modes in it; in the plane, and where slip comes to rest in the step,
@@ -201,16 +201,16 @@ class Held(ContactLaw):
         """
         known: Any = self.friction
         cones = ConeProblem.of(contacts, offset)
-        closed = self.closed if among is None else self.closed & among
+        closed = self.closed if candidates is None else self.closed & candidates
         mode = jnp.where(closed & (contacts.diagonal() > 0), known.mode, OPEN)
         start = jnp.concatenate([self.impulse[:, None], known.impulse], axis=1)
         start = lax.stop_gradient(jnp.where((mode == OPEN)[:, None], 0, start))
-        towards, in_space = known.direction, known.direction.shape[1] > 1
+        slip_direction, in_space = known.direction, known.direction.shape[1] > 1
         if in_space:
             # slip that reverses may rest at the end of the step, up to rounding, which has no direction
             slip, noise = cones.velocity(start)[:, 1:], 1e3 * jnp.finfo(offset.dtype).eps * length(cones.offset[:, 1:])
-            towards = lax.stop_gradient(jnp.where(length(slip) > noise, 0, towards))
-        x = cones.in_modes(start, mode, towards, turning=in_space)
+            slip_direction = lax.stop_gradient(jnp.where(length(slip) > noise, 0, slip_direction))
+        x = cones.in_modes(start, mode, slip_direction, turning=in_space)
         x = start + (x - lax.stop_gradient(x))
         friction = known._replace(impulse=x[:, 1:])
         return Reaction.exact(cones.response @ x.ravel(), x[:, 0], mode != OPEN, friction)

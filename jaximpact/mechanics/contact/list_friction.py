@@ -20,7 +20,7 @@ NO_DERIVATIVE_OF_LISTS = "bodies in lists with friction have no derivative: use 
 
 
 def solve_friction_of_list(
-    solver: ContactSolver, guess: Array | None, contacts: Any, offset: Array, among: Array | None, constant: bool
+    solver: ContactSolver, guess: Array | None, contacts: Any, offset: Array, candidates: Array | None, constant: bool
 ) -> Reaction:
     """Solves the contact problem of listed bodies with friction, by products with the rows of ``contacts``.
 
@@ -28,16 +28,16 @@ def solve_friction_of_list(
     `saltation.corrected.Corrected` gives the step its own.
 
     ``guess`` (m, 1 + k): impulses to start from, None for zeros; ``offset`` (m,): normal velocities without impulses,
-    restitution included; ``among`` (m,): mask of the contacts that may have an impulse, None for all.
+    restitution included; ``candidates`` (m,): mask of the contacts that may have an impulse, None for all.
     """
     known = contacts, offset
     contacts, offset = lax.stop_gradient(known) if constant else guard_derivative(known, NO_DERIVATIVE_OF_LISTS)
     slip, breaks = contacts.slip, None
-    among = jnp.ones(offset.shape, bool) if among is None else among
+    candidates = jnp.ones(offset.shape, bool) if candidates is None else candidates
     jump, velocity, diagonal = contacts.friction_products()
     b = jnp.concatenate([offset[:, None], slip.velocity], axis=1)
-    sizes = jnp.where(among, jnp.max(jnp.abs(b), axis=1), 0)
-    largest = fastest(b, among)
+    sizes = jnp.where(candidates, jnp.max(jnp.abs(b), axis=1), 0)
+    largest = fastest(b, candidates)
     floor = 64 * jnp.finfo(offset.dtype).eps * (sizes + 2 * largest)
     allowed = jnp.maximum(solver.allowed(largest), jnp.maximum(floor, jnp.finfo(offset.dtype).tiny))
     guess = jnp.zeros_like(b) if guess is None else guess
@@ -46,12 +46,12 @@ def solve_friction_of_list(
     def modes(slip: Any, found: tuple) -> tuple:
         # with a margin, as the residual is computed again below with other rounding
         of = contacts.rubbing(slip)
-        x, more = solver.frictional_impulses_of_list(of, b, among, 0.5 * allowed, found[0])
+        x, more = solver.frictional_impulses_of_list(of, b, candidates, 0.5 * allowed, found[0])
         w = velocity(jump(x)) + b
         least = slip_resolution(allowed, largest, slip.static)
         mode = jnp.where(x[:, 0] > 0, modes_of(w, scale * x, slip.friction, least), OPEN).astype(jnp.int32)
-        towards = jnp.where((mode == SLIP)[:, None], direction(w[:, 1:]), 0)
-        return mode, towards, (x, found[1] + more, mode, towards)
+        slip_direction = jnp.where((mode == SLIP)[:, None], direction(w[:, 1:]), 0)
+        return mode, slip_direction, (x, found[1] + more, mode, slip_direction)
 
     m, k = slip.drift.shape
     none = FrictionInfo.none(m, k, b.dtype)
@@ -63,7 +63,7 @@ def solve_friction_of_list(
     x, iterations, mode, slipping = found
     pushed = jump(x)
     w, acts = velocity(pushed) + b, x[:, 0] > 0
-    known = among & (diagonal[:, 0] > 0)
+    known = candidates & (diagonal[:, 0] > 0)
     natural = natural_map(w, scale * x, slip.friction)
     residual = jnp.max(jnp.where(known[:, None], jnp.abs(natural), 0), initial=0.0)
     status = as_status(~(residual <= jnp.max(allowed)), Status.CONTACTS_NOT_SOLVED)

@@ -53,20 +53,20 @@ class Solved(ContactLaw):
     solves: ClassVar[bool] = True
 
     def velocity(
-        self, contacts: Contacts, offset: Array, among: Array | None = None, push: Array = NO_PUSH
+        self, contacts: Contacts, offset: Array, candidates: Array | None = None, push: Array = NO_PUSH
     ) -> Reaction:
         """Solves the contact problem on a working set, and again on a larger one while a
         contact outside it is violated."""
         if contacts.slip.k:
             if contacts.dense:
-                return self._with_friction(contacts, offset, among, push)
-            return solve_friction_of_list(self.solver, self.guess, contacts, offset, among, self.constant)
+                return self._with_friction(contacts, offset, candidates, push)
+            return solve_friction_of_list(self.solver, self.guess, contacts, offset, candidates, self.constant)
         if push.size:
             jump = contacts.jump(push)
-            found = self.velocity(contacts, offset + contacts.velocity(jump), among)
+            found = self.velocity(contacts, offset + contacts.velocity(jump), candidates)
             impulse = found.impulse + push
             return found._replace(jump=found.jump + jump, impulse=impulse, acts=impulse > 0)
-        contacts, offset = restrict_problem(contacts, offset, among)
+        contacts, offset = restrict_problem(contacts, offset, candidates)
         m, d = contacts.shape
         if m == 0:
             return Reaction.none(d, offset < 0, offset.dtype)
@@ -74,13 +74,13 @@ class Solved(ContactLaw):
         problem = kind(self.solver, contacts, offset, self.normal_guess, self.couples, self.small_sets)
         return reaction(problem.residual, problem.solve, d, m, offset.dtype, contacts.dense, contacts)
 
-    def _with_friction(self, contacts: Contacts, offset: Array, among: Array | None, push: Array) -> Reaction:
+    def _with_friction(self, contacts: Contacts, offset: Array, candidates: Array | None, push: Array) -> Reaction:
         """Solves the contact problem on Coulomb's cones; its derivative keeps the modes of the contacts."""
-        among = jnp.ones(contacts.shape[0], bool) if among is None else among
+        candidates = jnp.ones(contacts.shape[0], bool) if candidates is None else candidates
         slip = contacts.slip
         cones = ConeProblem.of(contacts, offset).over(slip.scale)
         matrix = cones.delassus()
-        largest = fastest(cones.offset, among)
+        largest = fastest(cones.offset, candidates)
         least = 256 * jnp.finfo(offset.dtype).eps * largest
         allowed = lax.stop_gradient(jnp.maximum(self.solver.allowed(largest), least))  # twice what it allows itself
         guess = jnp.zeros_like(cones.offset)
@@ -93,7 +93,7 @@ class Solved(ContactLaw):
         def solve(cones: ConeProblem) -> tuple[Array, ConeProblem, Array, Array]:
             one = partial(self.solver.frictional_impulses, tolerance=0.5 * allowed)
             pushes = push if slip.scale is None or not push.size else push * slip.scale
-            return impulses_beyond(one, cones, matrix, pushes, guess, among)
+            return impulses_beyond(one, cones, matrix, pushes, guess, candidates)
 
         def modes(cones: ConeProblem, _: Any) -> tuple[Array, Array, None]:
             x, cones, *_others = solve(cones)
@@ -142,13 +142,13 @@ class Solved(ContactLaw):
     def resolution(self, pushed: Array) -> Any:
         return 0.0 if self.solver.direct(len(pushed)) else self.solver.allowed(jnp.max(pushed, initial=0.0))
 
-    def acting(self, contacts: Contacts, offset: Array, among: Array) -> tuple[Array, Array]:
-        contacts, b = lax.stop_gradient(restrict_problem(contacts, offset, among))
-        known = jnp.where(among, b, 0)
+    def acting(self, contacts: Contacts, offset: Array, candidates: Array) -> tuple[Array, Array]:
+        contacts, b = lax.stop_gradient(restrict_problem(contacts, offset, candidates))
+        known = jnp.where(candidates, b, 0)
         floor = 32 * jnp.finfo(b.dtype).eps * jnp.max(jnp.abs(known), initial=0.0)
         tolerance = jnp.maximum(self.solver.allowed(closing_speed(known)), floor)
         found = self.solver.impulses(contacts, b, tolerance, jnp.zeros_like(b))
-        return among & (contacts.diagonal() * lax.stop_gradient(found.impulse) > tolerance), found.status
+        return candidates & (contacts.diagonal() * lax.stop_gradient(found.impulse) > tolerance), found.status
 
 
 def coupling_status(contacts: Contacts, impulse: Array) -> Array:
@@ -470,9 +470,11 @@ class _Positions(NamedTuple):
         largest = jnp.max(allowed)
         allowed = chosen.spread(allowed, largest)
         done = (moved <= largest) & jnp.all(defect <= allowed)
-        told = lambda: coupling_status(contacts, found.impulse)
+        check_coupling = lambda: coupling_status(contacts, found.impulse)
         # angles between many contacts are costly: computed at the solution only
-        coupled = told() if m <= SMALL else lax.cond(done, told, lambda: jnp.zeros_like(found.status))
+        coupled = (
+            check_coupling() if m <= SMALL else lax.cond(done, check_coupling, lambda: jnp.zeros_like(found.status))
+        )
         return Iterate(jump, impulse, gap, residual, done, found.iterations, found.status | coupled), pulled
 
     def improve(self, now: Iterate, size: int) -> Iterate:

@@ -71,13 +71,13 @@ class ContactSolver(abc.ABC):
         return frictional_impulses(delassus, offset, friction, guess, candidates, tolerance, method=solve_exactly)
 
     def frictional_impulses_of_list(
-        self, contacts: Any, offset: Array, among: Array, allowed: Array, guess: Array
+        self, contacts: Any, offset: Array, candidates: Array, allowed: Array, guess: Array
     ) -> tuple[Array, Array]:
         """Solves for impulses (m, 1 + k) of contacts with friction in a neighbour list; for solvers that take lists.
 
         Args:
             offset: velocities (m, 1 + k) of gaps and slips without impulses.
-            among: mask (m,) of the contacts that may have an impulse.
+            candidates: mask (m,) of the contacts that may have an impulse.
             allowed: natural residual (m,) to reach [velocity].
             guess: impulses (m, 1 + k) to start from.
 
@@ -86,7 +86,7 @@ class ContactSolver(abc.ABC):
             `cone_products.frictional_impulses_by_products`.
         """
         jump, velocity, diagonal = contacts.friction_products()
-        problem = Scaled.of(diagonal, offset, contacts.slip.friction, among, allowed)
+        problem = Scaled.of(diagonal, offset, contacts.slip.friction, candidates, allowed)
         limit: int = self.max_iterations  # type: ignore[attr-defined]
         return frictional_impulses_by_products(lambda x: velocity(jump(x)), problem, guess, limit)
 

@@ -50,42 +50,44 @@ class AccelerationProblem(NamedTuple):
         velocity = jnp.concatenate([closing[:, None], slip.of(v)], axis=1)
         return cls(metric, a, cones, velocity)
 
-    def solve(self, closed: Array, towards: Array, near: Array | None = None) -> tuple[Array, Array, FrictionInfo]:
+    def solve(
+        self, closed: Array, slip_direction: Array, near: Array | None = None
+    ) -> tuple[Array, Array, FrictionInfo]:
         """Returns the acceleration (d,), the forces (m, 1 + k) and the modes of the ``closed`` contacts (m,).
 
-        Contacts with a direction ``towards`` (m, k) slip that way; for the others Coulomb's law decides whether they
-        stick or begin to slip. If several solutions satisfy the law, the one with forces nearest to
+        Contacts with a direction ``slip_direction`` (m, k) slip that way; for the others Coulomb's law decides whether
+        they stick or begin to slip. If several solutions satisfy the law, the one with forces nearest to
         ``near`` (m, 1 + k) is taken.
         """
         near = jnp.zeros_like(self.cones.offset) if near is None else near
         # forces are found without derivatives, whatever has them: reverse mode cannot go through the loop
-        force, modes = lax.stop_gradient(self)._forces(closed, *lax.stop_gradient((towards, near)))
+        force, modes = lax.stop_gradient(self)._forces(closed, *lax.stop_gradient((slip_direction, near)))
         return self.free + self.cones.response @ force.ravel(), force, modes
 
-    def _forces(self, closed: Array, towards: Array, near: Array) -> tuple[Array, FrictionInfo]:
+    def _forces(self, closed: Array, slip_direction: Array, near: Array) -> tuple[Array, FrictionInfo]:
         static = self.cones.static
         if static is None:
-            return self._solved(closed, towards, self.cones.friction, near)
+            return self._solved(closed, slip_direction, self.cones.friction, near)
 
         def body(carry: tuple) -> tuple:
-            towards, *_ = carry
-            found = self._solved(closed, towards, static, near)
-            slipping = jnp.any(towards != 0, axis=1, keepdims=True)
-            begun = jnp.where(slipping, towards, found[1].direction)
-            return begun, jnp.any(begun != towards), found
+            slip_direction, *_ = carry
+            found = self._solved(closed, slip_direction, static, near)
+            slipping = jnp.any(slip_direction != 0, axis=1, keepdims=True)
+            begun = jnp.where(slipping, slip_direction, found[1].direction)
+            return begun, jnp.any(begun != slip_direction), found
 
         # a contact that begins to slip does so with the coefficient of slip, and loads others
-        none = FrictionInfo.none(len(towards), towards.shape[1], towards.dtype)
+        none = FrictionInfo.none(len(slip_direction), slip_direction.shape[1], slip_direction.dtype)
         start = jnp.zeros_like(self.cones.offset), none
-        return lax.while_loop(lambda carry: carry[1], body, (towards, jnp.ones((), bool), start))[-1]
+        return lax.while_loop(lambda carry: carry[1], body, (slip_direction, jnp.ones((), bool), start))[-1]
 
-    def _solved(self, closed: Array, towards: Array, at_rest: Array, near: Array) -> tuple[Array, FrictionInfo]:
+    def _solved(self, closed: Array, slip_direction: Array, at_rest: Array, near: Array) -> tuple[Array, FrictionInfo]:
         """Forces and modes as of `solve`, with the coefficients ``at_rest`` (m,) for contacts that do not slip yet."""
         cones = self.cones
         m, size = cones.offset.shape
-        slipping = jnp.any(towards != 0, axis=1)
+        slipping = jnp.any(slip_direction != 0, axis=1)
         # tangential forces of contacts that slip, by their normal ones
-        pull = -cones.friction[:, None] * towards
+        pull = -cones.friction[:, None] * slip_direction
         matrix = cones.delassus().reshape(m, size, m, size)
         with_pull = matrix[..., 0] + jnp.einsum("ipjk,jk->ipj", matrix[..., 1:], pull)
         matrix = jnp.where(slipping[None, None, :, None], jnp.zeros_like(matrix).at[..., 0].set(with_pull), matrix)
@@ -99,11 +101,11 @@ class AccelerationProblem(NamedTuple):
         moves = cones.velocity(x)[:, 1:]
         sharp = max(1e3 * SHARP, 256 * float(jnp.finfo(moves.dtype).eps))
         begins = ~slipping & (length(moves)[:, 0] > sharp * unit)
-        towards = jnp.where(begins[:, None], direction(moves), towards)
+        slip_direction = jnp.where(begins[:, None], direction(moves), slip_direction)
         sticks = ~slipping & ~begins & (at_rest > 0)
         mode = jnp.where(closed & (x[:, 0] > 0), jnp.where(sticks, STICK, SLIP), OPEN)
-        towards = jnp.where((mode == SLIP)[:, None], towards, 0)
-        return x, FrictionInfo(x[:, 1:], mode.astype(jnp.int32), towards)
+        slip_direction = jnp.where((mode == SLIP)[:, None], slip_direction, 0)
+        return x, FrictionInfo(x[:, 1:], mode.astype(jnp.int32), slip_direction)
 
     def load(self, force: Array) -> Array:
         """Returns the gap accelerations (m,) that the forces (m, 1 + k) of the other contacts give to each contact."""

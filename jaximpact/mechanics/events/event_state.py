@@ -101,15 +101,15 @@ def impulses_to_change(contacts: Contacts, target: Array, held: Array, smooth: b
     return lax.cond(dependent, several, lambda: solve(factor, 1))
 
 
-def reaction(law: ContactLaw, contacts: Contacts, offset: Array, among: Array) -> tuple[Array, Array, Array]:
-    """Solves 0 <= L _|_ G M^-1 G' L + offset >= 0 for the contacts ``among`` (m,); returns L, which of them push,
+def reaction(law: ContactLaw, contacts: Contacts, offset: Array, candidates: Array) -> tuple[Array, Array, Array]:
+    """Solves 0 <= L _|_ G M^-1 G' L + offset >= 0 for the contacts ``candidates`` (m,); returns L, which of them push,
     and status bits.
 
     The law only selects the contacts that push; the impulses are differentiated with that selection frozen.
     """
-    if among.shape[0] == 0:
-        return offset, among, jnp.zeros((), jnp.int32)
-    pushing, status = law.acting(contacts, offset, among)
+    if candidates.shape[0] == 0:
+        return offset, candidates, jnp.zeros((), jnp.int32)
+    pushing, status = law.acting(contacts, offset, candidates)
     return impulses_to_change(contacts, -offset, pushing), pushing, status
 
 

@@ -39,13 +39,13 @@ def strike(
     event: Event,
     slip: Slip,
     impact: Array,
-    among: Array,
+    candidates: Array,
     stuck: Array,
     way: Array,
     guess: Array,
 ) -> tuple[Blow, Array]:
     """Applies Newton's and Coulomb's laws to the contacts of an ``impact`` (m,) and to closed ones;
-    ``among`` (m,) marks both.
+    ``candidates`` (m,) marks both.
 
     ``event``: the state at the impact; ``slip``: tangential rows there. Before the impact contacts ``stuck`` (m,)
     stick, and the other closed ones slip in the directions ``way`` (m, k), which matters for static friction. If
@@ -60,31 +60,31 @@ def strike(
     slow = lax.stop_gradient(flights.slowest(jnp.abs(normal)))
     e = jnp.broadcast_to(motion.e, speed.shape)
     lands = lax.stop_gradient(impact & (e * jnp.abs(speed) <= slow) & ((e <= 0) | (normal < 0)))
-    e = jnp.where(problem.impact_law.rebounding(impact & ~lands, among & ~lands), e, 0)
+    e = jnp.where(problem.impact_law.rebounding(impact & ~lands, candidates & ~lands), e, 0)
     cones = ConeProblem.of(contacts._replace(slip=slip._replace(velocity=slip.of(v))), speed)
     sizes = jnp.maximum(jnp.max(jnp.abs(cones.offset), axis=1), (1 + e) * jnp.abs(speed))
-    unit = lax.stop_gradient(jnp.max(jnp.where(among, sizes, 0), initial=0.0))
+    unit = lax.stop_gradient(jnp.max(jnp.where(candidates, sizes, 0), initial=0.0))
     matrix, none = cones.delassus(), jnp.zeros_like(cones.offset)
     rounding = slip_noise(slip, v)
     resolution = 1e3 * SHARP * unit + rounding
 
     def solve(cones: ConeProblem) -> tuple[Array, ConeProblem, Array]:
         one = partial(frictional_impulses, tolerance=SHARP * unit)
-        return impact_impulses(problem.impact_law, e, cones, one, matrix, guess, among)
+        return impact_impulses(problem.impact_law, e, cones, one, matrix, guess, candidates)
 
     def modes(cones: ConeProblem, _: Any) -> tuple[Array, Array, None]:
         x, cones, _error = solve(cones)
         return *cones.modes(x, resolution), None
 
     if cones.static is not None:
-        mode = jnp.where(among & ~impact, jnp.where(stuck, STICK, SLIP), OPEN).astype(jnp.int32)
+        mode = jnp.where(candidates & ~impact, jnp.where(stuck, STICK, SLIP), OPEN).astype(jnp.int32)
         before = FrictionInfo(none[:, 1:], mode, jnp.where((mode == SLIP)[:, None], way, 0))
         cones, *_ = cones_in_act(cones, before, modes)
     x, cones, error = solve(cones)
     change = (matrix @ x.ravel()).reshape(x.shape)
     after = speed + change[:, 0]
     terms = jnp.abs(v) + jnp.abs(cones.response) @ jnp.abs(x).ravel()
-    opened = among & (after > noise(contacts, terms, speed))
+    opened = candidates & (after > noise(contacts, terms, speed))
     work = lax.stop_gradient(jnp.sum(x * (jnp.concatenate([speed[:, None], slip.of(v)], axis=1) + 0.5 * change)))
     scale = lax.stop_gradient(jnp.sum(jnp.abs(x * change)))
     acts = lax.stop_gradient(x[:, 0]) > 0
@@ -99,12 +99,12 @@ def strike(
     # with an impulse near the edge of its cone, or a slip near zero, a neighbouring motion may be in the other mode
     w = lax.stop_gradient(cones.velocity(x))
     own = lax.stop_gradient(cones.scales())
-    room = own * (mu * x[:, 0] - length(x[:, 1:])[:, 0])
+    margin = own * (mu * x[:, 0] - length(x[:, 1:])[:, 0])
     pull = lax.stop_gradient(jnp.max(jnp.abs(normal) + contacts.velocity_terms(free)))
     slack = 2e-3 * flights.time(pull) * length(slip.jacobian @ lax.stop_gradient(free))[:, 0] + resolution
     speeds = length(w[:, 1:])[:, 0]
     moves = speeds > resolution
-    near = acts & (mu > 0) & jnp.where(moves, speeds <= slack, room <= slack)
+    near = acts & (mu > 0) & jnp.where(moves, speeds <= slack, margin <= slack)
     status |= as_status(jnp.any(near & impact), Status.DERIVATIVE_EVENTS)
     rests = (acts | stuck) & ~moves & (cones.at_rest > 0)
     v = v + cones.response @ x.ravel()
@@ -131,8 +131,8 @@ def fall_back(
         accelerations = AccelerationProblem.at(
             problem, t, q, found.v, args, slip.jacobian if after.shape[1] > 2 else None
         )
-        towards = jnp.where(found.rests[:, None], 0, direction(after[:, 1:]))
-        _, force, _ = accelerations.solve((closed | found.lands) & ~found.opened, lax.stop_gradient(towards))
+        slip_direction = jnp.where(found.rests[:, None], 0, direction(after[:, 1:]))
+        _, force, _ = accelerations.solve((closed | found.lands) & ~found.opened, lax.stop_gradient(slip_direction))
         normal = accelerations.cones.velocity(force)[:, 0]
         sinks = normal < -noise(contacts, accelerations.free, accelerations.cones.offset[:, 0])
         return found.opened & sinks & (lax.stop_gradient(after[:, 0]) <= flights.slowest(jnp.abs(normal)))

@@ -53,19 +53,19 @@ class Place(NamedTuple):
         left = slip_noise(changes._replace(drift=changes.velocity), self.view.free)
         return self.noise + s * jnp.maximum(left, self.rounding())
 
-    def decide(self, closed: Array, towards: Array, near: Array) -> tuple[Array, FrictionInfo]:
+    def decide(self, closed: Array, slip_direction: Array, near: Array) -> tuple[Array, FrictionInfo]:
         """Returns the forces (m, 1 + k) and the modes of the ``closed`` contacts (m,), without derivatives.
 
-        Contacts with a direction ``towards`` (m, k) slip that way; for the others Coulomb's law decides. A contact
-        whose force is zero up to rounding is OPEN: it neither sticks nor slips. If several forces satisfy the law,
-        those nearest to ``near`` (m, 1 + k) are taken.
+        Contacts with a direction ``slip_direction`` (m, k) slip that way; for the others Coulomb's law decides. A
+        contact whose force is zero up to rounding is OPEN: it neither sticks nor slips. If several forces satisfy the
+        law, those nearest to ``near`` (m, 1 + k) are taken.
         """
         place = lax.stop_gradient(self)
         accelerations = AccelerationProblem(place.metric, place.view.free, place.cones, place.velocity())
-        _, force, did = accelerations.solve(closed, *lax.stop_gradient((towards, near)))
+        _, force, modes = accelerations.solve(closed, *lax.stop_gradient((slip_direction, near)))
         acts = place.cones.scales() * force[:, 0] > place.rounding()
-        mode, way = jnp.where(acts, did.mode, OPEN), jnp.where(acts[:, None], did.direction, 0)
-        return jnp.where(acts[:, None], force, 0), did._replace(mode=mode, direction=way)
+        mode, way = jnp.where(acts, modes.mode, OPEN), jnp.where(acts[:, None], modes.direction, 0)
+        return jnp.where(acts[:, None], force, 0), modes._replace(mode=mode, direction=way)
 
     def velocity(self) -> Array:
         """Returns the velocities (m, 1 + k) of gaps and slips."""
@@ -76,18 +76,20 @@ class Place(NamedTuple):
         view = self.view
         return noise(view.contacts, view.free, jnp.abs(view.gap_acceleration) + length(self.cones.offset[:, 1:])[:, 0])
 
-    def forces(self, did: FrictionInfo, near: Array, towards: Array) -> Array:
+    def forces(self, modes: FrictionInfo, near: Array, slip_direction: Array) -> Array:
         """Solves for the forces (m, 1 + k) of contacts in known modes, starting from ``near`` (m, 1 + k),
         with two derivatives.
 
-        ``did``: the modes. Contacts that slip do so in the directions ``towards`` (m, k); where that is zero, they
-        begin to slip in the direction of their acceleration.
+        ``modes``: the modes. Contacts that slip do so in the directions ``slip_direction`` (m, k); where that is zero,
+        they begin to slip in the direction of their acceleration.
         """
-        turning = towards.shape[1] > 1
+        turning = slip_direction.shape[1] > 1
         if not turning:
-            return self.cones.in_modes(lax.stop_gradient(near), did.mode, towards, times=3)
-        start = lax.stop_gradient(self).cones.in_modes(*lax.stop_gradient((near, did.mode, towards)), turning=True)
-        return self.cones.in_modes(start, did.mode, towards, times=2, turning=True)
+            return self.cones.in_modes(lax.stop_gradient(near), modes.mode, slip_direction, times=3)
+        start = lax.stop_gradient(self).cones.in_modes(
+            *lax.stop_gradient((near, modes.mode, slip_direction)), turning=True
+        )
+        return self.cones.in_modes(start, modes.mode, slip_direction, times=2, turning=True)
 
 
 def slip_noise(slip: Slip, v: Array) -> Array:
@@ -118,8 +120,8 @@ def held_velocity(problem: Problem, t: Array, h: Array, q: Array, v: Array, clos
     The value changes by rounding only, but derivatives change. ``closed`` (m,): mask of closed contacts.
     """
     here = Place.at(problem, t, q, v, args, None)
-    towards = jnp.where(here.moving(h)[:, None], heading(here.slip), 0)
-    _, did = here.decide(closed, towards, jnp.zeros_like(here.cones.offset))
+    slip_direction = jnp.where(here.moving(h)[:, None], heading(here.slip), 0)
+    _, modes = here.decide(closed, slip_direction, jnp.zeros_like(here.cones.offset))
     sticks = here.cones._replace(offset=here.velocity())
-    mode = jnp.where(did.mode == STICK, STICK, OPEN)
-    return v + here.cones.response @ sticks.in_modes(jnp.zeros_like(sticks.offset), mode, did.direction).ravel()
+    mode = jnp.where(modes.mode == STICK, STICK, OPEN)
+    return v + here.cones.response @ sticks.in_modes(jnp.zeros_like(sticks.offset), mode, modes.direction).ravel()

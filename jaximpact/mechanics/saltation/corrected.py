@@ -132,8 +132,8 @@ class Corrected(Wrapping):
             matters = (info.impulse != 0) | (state.last != FREE) | missed
             if self.rubs:
                 rows, status = rows_of_list(problem, matters, gap)
-                found, told = among(rows)
-                return found, told._replace(status=told.status | status)
+                found, found_info = among(rows)
+                return found, found_info._replace(status=found_info.status | status)
             matters |= self._reached_soon(problem, motion, state)
             return look_at_those_that_matter(matters, gap, sizes, among, remember)
 
@@ -156,12 +156,12 @@ class Corrected(Wrapping):
         other arguments as of `_touching_step`."""
         (new, info), (_, gap, change) = made, misses
         moved = motion._replace(e=jnp.zeros_like(motion.e))
-        found, told = self.tangent.beside(new.v).free_step(problem, moved, state.state)
+        found, found_info = self.tangent.beside(new.v).free_step(problem, moved, state.state)
         # impulses and residuals of the step, which has none
-        told = info._replace(z=told.z, chord=told.chord, joints=told.joints)
-        found, told = graft_tree((new, info), (found, told))
+        found_info = info._replace(z=found_info.z, chord=found_info.chord, joints=found_info.joints)
+        found, found_info = graft_tree((new, info), (found, found_info))
         free = state._replace(state=found, last=jnp.full_like(state.last, FREE), gap=gap, change=change)
-        return free.opened(), told
+        return free.opened(), found_info
 
     def _reached_soon(self, problem: Problem, motion: Motion, state: Any) -> Array:
         """Finds the contacts (m,) that `order_matters` needs: those that close soon, during an impact that the scheme
@@ -191,7 +191,7 @@ class Corrected(Wrapping):
         take = lambda x: x[rows]
         put = lambda whole, part: whole.at[rows].set(part, unique_indices=True)
         (new, info), (_, gap, change) = made, misses
-        found, told, (t, q) = self._touching_step(
+        found, found_info, (t, q) = self._touching_step(
             with_contacts(problem, rows, len(gap)),
             law,
             motion,
@@ -218,12 +218,12 @@ class Corrected(Wrapping):
             "aside": aside,
         }
         still = jax.tree.map(jnp.zeros_like, (info.impulse, info.friction))
-        impulse, friction = jax.tree.map(put, still, (told.impulse, told.friction))
+        impulse, friction = jax.tree.map(put, still, (found_info.impulse, found_info.friction))
         # contacts that the step does not look at are open
         opened = state.opened()
         history["friction"] = jax.tree.map(put, opened.friction, found.friction)
         history["edge"] = jax.tree.map(put, opened.edge, found.edge)
-        return found._replace(state=of_scheme, **history), told._replace(impulse=impulse, friction=friction)
+        return found._replace(state=of_scheme, **history), found_info._replace(impulse=impulse, friction=friction)
 
     def _touching_step(
         self,
@@ -246,11 +246,13 @@ class Corrected(Wrapping):
             salted = smooth_impacts(problem, law, motion, state, info, self.traits, self.branches)
         # `beside` as in free steps: where nothing touches, lanes and modes of differentiation may take either of them
         plain = motion._replace(e=jnp.zeros_like(salted.e))
-        found, told = self.tangent.beside(new.v).step(problem, salted.held, plain, salted.back)
-        rubbed = info.friction._replace(impulse=told.friction.impulse + salted.impulse[:, 1:])
-        joints = told.joints._replace(impulse=told.joints.impulse + salted.joint_impulse)
-        told = told._replace(impulse=told.impulse + salted.impulse[:, 0], friction=rubbed, joints=joints)
-        new, info = graft_tree((new, info), (found, told))
+        found, found_info = self.tangent.beside(new.v).step(problem, salted.held, plain, salted.back)
+        rubbed = info.friction._replace(impulse=found_info.friction.impulse + salted.impulse[:, 1:])
+        joints = found_info.joints._replace(impulse=found_info.joints.impulse + salted.joint_impulse)
+        found_info = found_info._replace(
+            impulse=found_info.impulse + salted.impulse[:, 0], friction=rubbed, joints=joints
+        )
+        new, info = graft_tree((new, info), (found, found_info))
         return *self.tracked(problem, motion, state, (new, info), salted, misses), salted.at[:2]
 
     def tracked(
@@ -269,7 +271,7 @@ class Corrected(Wrapping):
         """
         (new, info), here, metric, motion = made, salted.here, salted.metric, motion._replace(e=salted.e)
         before, last, met, times = state[:4]
-        active, impact, rebound, reacting, lasting, stays = salted.did
+        active, impact, rebound, reacting, lasting, stays = salted.current
         h, e, q, traits = motion.h, motion.e, before.q, self.traits
         lasted, crossed = last == LASTING, jnp.any(impact)
         since, (missed, gap, change) = h * steps_since(state, h.dtype), misses
@@ -333,7 +335,7 @@ def derivative_status(salted: Salted, q: Array, unclear: Array, impulse: Array, 
     ``unclear`` (m,): contacts that graze, or whose impacts accumulate; ``impulse`` (m,): of all contacts in the step;
     ``branches``: as of `Corrected`.
     """
-    impact = salted.did.impact
+    impact = salted.current.impact
     several = jnp.any(impact) & (jnp.sum(impact | (impulse > 0)) > 1)
     look = lambda: _depend_on_each_other(salted.here, q, salted.e, impact, impulse)
     # angles between all pairs of contacts are costly, and with one contact there are none

@@ -44,19 +44,19 @@ class Crossed(NamedTuple):
     coupled: Array
 
 
-def loaded_together(cones: ConeProblem, among: Array) -> Array:
-    """Returns the mask (m, m) of the pairs of contacts ``among`` (m,) that load each other,
+def loaded_together(cones: ConeProblem, candidates: Array) -> Array:
+    """Returns the mask (m, m) of the pairs of contacts ``candidates`` (m,) that load each other,
     by themselves or through others of them.
 
     Each of them is paired with itself, too.
     """
     m, size = cones.offset.shape
     if m < 2:
-        return among[:, None]
+        return candidates[:, None]
     scale = jnp.sqrt(cones.scales())
     sizes = jnp.max(jnp.abs(lax.stop_gradient(cones).delassus()).reshape(m, size, m, size), axis=(1, 3))
     linked = (sizes > LOADED * lax.stop_gradient(scale[:, None] * scale[None, :])) | jnp.eye(m, dtype=bool)
-    linked = (linked & among[:, None] & among[None, :]).astype(scale.dtype)
+    linked = (linked & candidates[:, None] & candidates[None, :]).astype(scale.dtype)
     # chains of twice the length each time
     for _ in range(max(m - 1, 1).bit_length()):
         linked = jnp.minimum(linked @ linked, 1)
@@ -106,13 +106,13 @@ def cross(
     at: tuple,
     here: Instant,
     masks: tuple[Array, Array],
-    towards: Array,
+    slip_direction: Array,
     ahead: tuple[Array, Array, ConeProblem],
 ) -> Crossed:
     """Carries a state across the impacts at one instant ``at`` (t, q, v), with the derivatives of their times.
 
     ``here``: the contacts at that instant; ``masks`` (m,): those that have an impact, and closed ones that are held and
-    react to it. Before, these slip in the directions ``towards`` (m, k), or stick where that is zero. ``ahead``:
+    react to it. Before, these slip in the directions ``slip_direction`` (m, k), or stick where that is zero. ``ahead``:
     acceleration (d,) and forces (m, 1 + k) before the impacts, and a contact problem nearby. Of impacts that load each
     other the earliest gives the time, and the derivative is doubtful.
     """
@@ -151,13 +151,13 @@ def cross(
         return impact_impulses(problem.impact_law, e, cones, solve, matrix, guess, impact | held)
 
     if cones.static is not None:
-        mode = jnp.where(held, jnp.where(jnp.any(towards != 0, axis=1), SLIP, STICK), OPEN)
+        mode = jnp.where(held, jnp.where(jnp.any(slip_direction != 0, axis=1), SLIP, STICK), OPEN)
 
         def found_modes(cones: ConeProblem, _: Any) -> tuple[Array, Array, None]:
             x, cones, _error = percussion(cones)
             return *cones.modes(x, speed), None
 
-        cones, *_ = cones_in_act(cones, FrictionInfo(towards, mode, towards), found_modes)
+        cones, *_ = cones_in_act(cones, FrictionInfo(slip_direction, mode, slip_direction), found_modes)
     before = cones
     x, cones, _ = percussion(cones)
     v_after = v_at + cones.response @ x.ravel()
@@ -189,8 +189,8 @@ def cross(
     w, x = lax.stop_gradient((cones.velocity(x), x))
     scale, slack = cones.scales(), 2 * h * length(behind.cones.offset[:, 1:])[:, 0] + speed
     size = length(w[:, 1:])[:, 0]
-    room = scale * (cones.friction * x[:, 0] - length(x[:, 1:])[:, 0])
+    margin = scale * (cones.friction * x[:, 0] - length(x[:, 1:])[:, 0])
     struck = (impact | held) & (x[:, 0] > 0)
-    near = struck & (cones.friction > 0) & jnp.where(size > speed, size <= slack, room <= slack)
+    near = struck & (cones.friction > 0) & jnp.where(size > speed, size <= slack, margin <= slack)
     doubtful = lax.stop_gradient(jnp.any(near & impact))
     return Crossed(back_q, back_v, a_after, impulse, joint_impulse, modes, doubtful, delays.doubtful)

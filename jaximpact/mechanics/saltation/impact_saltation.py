@@ -155,18 +155,19 @@ class StateAfterImpacts(NamedTuple):
 
 
 def cross_impacts(
-    problem: Problem, motion: Motion, at: tuple[Array, Array, Array], here: Instant, did: Contact, resolution: Any,
+    problem: Problem, motion: Motion, at: tuple[Array, Array, Array], here: Instant, current: Contact, resolution: Any,
     branches: bool
 ) -> StateAfterImpacts:  # fmt: skip
     """Returns the state after the impacts of a step, as if all were at one instant, with the derivative of crossing
     them in the order of arrival.
 
     The value is that of impacts at this instant, ``at`` (t, q, v); the derivative includes the variation of their
-    times. ``here``: the contacts there; ``did``: what contacts do. Only those that are reacting react to a percussion,
-    as in the scheme: lasting contacts without an impulse in this step have their impact in the next one. ``resolution``
-    (): error of gap velocities after impacts, as by `ContactLaw.resolution`; ``branches``: as of `Corrected`.
+    times. ``here``: the contacts there; ``current``: what contacts do. Only those that are reacting react to a
+    percussion, as in the scheme: lasting contacts without an impulse in this step have their impact in the next one.
+    ``resolution`` (): error of gap velocities after impacts, as by `ContactLaw.resolution`; ``branches``:
+    as of `Corrected`.
     """
-    (t, q, v), impact, closed, reacting = at, did.impact, did.lasting, did.reacting
+    (t, q, v), impact, closed, reacting = at, current.impact, current.lasting, current.reacting
     h, args = motion.h, motion.args
     m = impact.shape[0]
     index, none = jnp.arange(m), jnp.zeros(m, bool)

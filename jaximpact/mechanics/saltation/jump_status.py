@@ -49,7 +49,7 @@ def across_jumps(
     motion: Motion,
     step: tuple[Any, Any],
     impulses: tuple[Array, Array],
-    told: Array,
+    reported: Array,
     again: bool,
 ) -> tuple[Any, Array] | None:
     """Gives the state at the end of a step the derivative of a jump of the force within the step.
@@ -60,7 +60,8 @@ def across_jumps(
     Args:
         step: the states at the start and the end of the step.
         impulses: impulses (m,) of the contacts from t0 to either end.
-        told: whether the scheme reported that the equations of its step have no solution on either side of a jump, ().
+        reported: whether the scheme reported that the equations of its step have no solution on either side of a jump,
+            ().
         again: whether a derivative is differentiated once more; the derivative of a jump is not added then,
             only reported as missing.
 
@@ -92,14 +93,14 @@ def across_jumps(
             found = found | jumps_between(of_force, start, passed, (args,), size_of_values)
         else:
             now = before, after
-            jumps, known = _jump_or_passage(pieces, of_force, scheme, motion, now, (start, passed), told)
+            jumps, known = _jump_or_passage(pieces, of_force, scheme, motion, now, (start, passed), reported)
             found = found | jumps | may_miss_jump(pieces, motion, now, struck, of_motion.by_times)
             new = add_passage(pieces, of_motion, of_step, lax.stop_gradient(known))
-            told = jnp.zeros((), bool)
+            reported = jnp.zeros((), bool)
     if of_gaps is not None:
         rates = TouchingRates(problem, of_gaps, touching)
         found = found | jumps_between(rates, start, end, (args,), size_of_terms(problem, args))
-    return new, as_status(found | told, Status.DERIVATIVE_JUMP)
+    return new, as_status(found | reported, Status.DERIVATIVE_JUMP)
 
 
 def _jump_or_passage(
@@ -109,14 +110,14 @@ def _jump_or_passage(
     motion: Motion,
     step: tuple[Any, Any],
     ends: tuple[tuple, tuple],
-    told: Array,
+    reported: Array,
 ) -> tuple[Array, Passage]:
     """Tests whether the force jumps, or has an infinite slope, within a step so that the derivative is not known, ();
     also returns the `Passage`.
 
     The passage has ``passed`` if the force jumps and the derivative is known. ``ends``: start and end (t, q, v) of the
-    straight path of the step. ``told`` (): whether the scheme reported that its equations have no solution on either
-    side of a jump; the jump may then lie in the next step, and the path is searched to twice its length.
+    straight path of the step. ``reported`` (): whether the scheme reported that its equations have no solution on
+    either side of a jump; the jump may then lie in the next step, and the path is searched to twice its length.
     """
     args = motion.args
     start, end = ends
@@ -124,14 +125,14 @@ def _jump_or_passage(
     some = differ(force.sides(*start, args), force.sides(*end, args))
 
     def searched() -> tuple[Array, Passage]:
-        later = tuple(jnp.where(told, y + (y - x), y) for x, y in zip(start, end, strict=True))
+        later = tuple(jnp.where(reported, y + (y - x), y) for x, y in zip(start, end, strict=True))
         found, jumps = search(force, start, later, (args,), size_of_values)
         known = passage(pieces, force, scheme, motion, step, found)
         passed = known.passed & jumps
         steep = steep_at(force, found, (args,), size_of_values)
-        return ((jumps | told) & ~passed) | steep, known._replace(passed=passed & some)
+        return ((jumps | reported) & ~passed) | steep, known._replace(passed=passed & some)
 
-    return lax.cond(some | told, searched, lambda: (jnp.zeros((), bool), nothing))
+    return lax.cond(some | reported, searched, lambda: (jnp.zeros((), bool), nothing))
 
 
 def steep_status(traits: Traits, problem: Problem, motion: Motion, state: Any) -> Array | None:

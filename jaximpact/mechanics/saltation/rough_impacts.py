@@ -43,18 +43,18 @@ def rough_impacts(
 ) -> Salted:
     """As `smooth_impacts`, for contacts that rub, and across their changes of mode; ``v_new`` (d,):
     velocity after the step."""
-    before, past = state.state, state.friction
+    before, previous = state.state, state.friction
     h, args = motion.h, motion.args
     q, v, t = before.q, before.v, motion.time(before.n)
     e = nearby_restitution(problem, motion, t, q, v)
     middle = lax.stop_gradient(traits.phase(e) * h)
-    lasted, did = state.last == LASTING, cast(FrictionInfo, info.friction)
+    lasted, current = state.last == LASTING, cast(FrictionInfo, info.friction)
     begin = AccelerationProblem.at(problem, t, q, v, args)
-    if past.direction.shape[1] > 1:
+    if previous.direction.shape[1] > 1:
         # tangents may have jumped since
         now = direction(begin.velocity[:, 1:])
-        past = past._replace(direction=jnp.where((past.mode == SLIP)[:, None], now, 0))
-    a, force, _ = begin.solve(lasted, past.direction)
+        previous = previous._replace(direction=jnp.where((previous.mode == SLIP)[:, None], now, 0))
+    a, force, _ = begin.solve(lasted, previous.direction)
     t_mid, q_mid, v_mid = t + middle, q + middle * v, v + middle * a
     here = observe(problem, h, t_mid, q_mid, v_mid, args)
     # what presses a contact may be the friction of another: without it impacts of a body that a wall sweeps never end
@@ -71,21 +71,21 @@ def rough_impacts(
     held = closed & lasted
     crossed = jnp.any(impact)
 
-    past = past._replace(direction=jnp.where(held[:, None], past.direction, 0))
+    previous = previous._replace(direction=jnp.where(held[:, None], previous.direction, 0))
     salted = cross(
-        problem, motion, (t_mid, q_mid, v_mid), here, (impact, held), past.direction, (a, force, begin.cones)
+        problem, motion, (t_mid, q_mid, v_mid), here, (impact, held), previous.direction, (a, force, begin.cones)
     )
     back_q, back_v = salted.q - middle * salted.v, salted.v - middle * salted.a
-    passage = reverse(problem, motion, before, begin, closed & ~crossed, (past, did), force)
+    passage = reverse(problem, motion, before, begin, closed & ~crossed, (previous, current), force)
     if problem.static_friction is not None:
-        passage = break_away(problem, motion, before, begin, closed & ~crossed, past, passage)
+        passage = break_away(problem, motion, before, begin, closed & ~crossed, previous, passage)
     shifted, modes, _, unclear = passage
     turned = begin.cones.response @ shifted.ravel()
     back = before._replace(q=jnp.where(crossed, back_q, q), v=jnp.where(crossed, back_v, v + turned))
 
     keep = closed & ~crossed
-    frozen = did._replace(
-        impulse=jnp.where(keep[:, None], did.impulse, 0),
+    frozen = current._replace(
+        impulse=jnp.where(keep[:, None], current.impulse, 0),
         mode=jnp.where(crossed, salted.friction.mode, modes.mode),
         direction=jnp.where(crossed, salted.friction.direction, modes.direction),
     )
@@ -98,7 +98,9 @@ def rough_impacts(
     masks = Contact(active, impact, jnp.zeros_like(impact), reacting, closed, closed)
     stuck = impact & (jnp.broadcast_to(e, impact.shape) > 0)
     # slip that turned round, or followed an impact, goes on, though a step may stick on the way
-    kept = did if problem.static_friction is None else did._replace(mode=frozen.mode, direction=frozen.direction)
+    kept = (
+        current if problem.static_friction is None else current._replace(mode=frozen.mode, direction=frozen.direction)
+    )
     forgotten = kept._replace(
         mode=jnp.where(stuck, OPEN, kept.mode), direction=jnp.where(stuck[:, None], 0, kept.direction)
     )
@@ -126,12 +128,12 @@ def modes_at_start(problem: Problem, motion: Motion, state: Tracked, info: Info)
     begin = AccelerationProblem.at(some, motion.t0, motion.q0, motion.v0, motion.args)
     here = observe(some, motion.h, motion.t0, motion.q0, motion.v0, motion.args)
     slipping = begin.slipping(here.noise)
-    towards = jnp.zeros((len(closed), slipping.shape[1]), slipping.dtype).at[rows].set(slipping)
+    slip_direction = jnp.zeros((len(closed), slipping.shape[1]), slipping.dtype).at[rows].set(slipping)
     rough = jnp.zeros(len(closed), bool).at[rows].set(begin.cones.at_rest > 0)
-    sticks = rough & ~jnp.any(towards != 0, axis=1)
+    sticks = rough & ~jnp.any(slip_direction != 0, axis=1)
     mode = jnp.where(closed, jnp.where(sticks, STICK, SLIP), OPEN).astype(jnp.int32)
-    none = jnp.zeros_like(towards)
-    return state._replace(friction=FrictionInfo(none, mode, jnp.where(closed[:, None], towards, 0))), info
+    none = jnp.zeros_like(slip_direction)
+    return state._replace(friction=FrictionInfo(none, mode, jnp.where(closed[:, None], slip_direction, 0))), info
 
 
 def rows_of_list(problem: Any, matters: Array, gap: Array) -> tuple[Array, Array]:
@@ -152,19 +154,19 @@ def rows_of_list(problem: Any, matters: Array, gap: Array) -> tuple[Array, Array
 
 
 def margins(
-    problem: Problem, motion: Motion, before: Any, w: Array, impulse: Array, did: FrictionInfo, cones: ConeProblem
+    problem: Problem, motion: Motion, before: Any, w: Array, impulse: Array, current: FrictionInfo, cones: ConeProblem
 ) -> Array:
     """Returns how far contacts (m,) are from a change of mode after a step, as a velocity, without derivatives:
     see `Edge`.
 
-    ``before``: state before the step; w (d,): velocity after it; ``impulse`` (m,): normal impulses in it; ``did``:
+    ``before``: state before the step; w (d,): velocity after it; ``impulse`` (m,): normal impulses in it; ``current``:
     modes and friction in it; ``cones``: the contact problem, for coefficients and scales.
     """
     problem, motion, before, w = lax.stop_gradient((problem, motion, before, w))
     t = motion.time(before.n + 1)
     speed = length(problem.slip_velocity(t, before.q + motion.h * before.v, w, motion.args))[:, 0]
-    room = cast(Array, cones.static) * impulse - length(did.impulse)[:, 0]
-    return lax.stop_gradient(jnp.where(did.mode == SLIP, speed, cones.scales() * room))
+    room = cast(Array, cones.static) * impulse - length(current.impulse)[:, 0]
+    return lax.stop_gradient(jnp.where(current.mode == SLIP, speed, cones.scales() * room))
 
 
 class ModeChanges(NamedTuple):
@@ -172,14 +174,14 @@ class ModeChanges(NamedTuple):
     reverse, or break away.
 
     ``impulse`` (m, 1 + k): change of the impulses, zero in value, that carries the derivatives of the times of these
-    changes; ``modes``: those to be held fixed when the step is differentiated; ``towards`` (m, k): directions in which
-    contacts that come to rest or reverse would slip next, zero for others; ``doubtful`` ():
+    changes; ``modes``: those to be held fixed when the step is differentiated; ``slip_direction`` (m, k): directions in
+    which contacts that come to rest or reverse would slip next, zero for others; ``doubtful`` ():
     whether the derivative of the step is doubtful.
     """
 
     impulse: Array
     modes: FrictionInfo
-    towards: Array
+    slip_direction: Array
     doubtful: Array
 
 
@@ -204,11 +206,11 @@ def reverse(
         modes: those of the contacts in the step before, and in this step.
         force: forces (m, 1 + k) at the start, while all contacts slip as in the step before.
     """
-    past, did = modes
-    m, k = past.direction.shape
-    was, cones = past.direction, begin.cones
-    turned = jnp.sum(was * did.direction, axis=1) < 0
-    changed = closed & (past.mode == SLIP) & ((did.mode != SLIP) | turned) & (did.mode != OPEN)
+    previous, current = modes
+    m, k = previous.direction.shape
+    was, cones = previous.direction, begin.cones
+    turned = jnp.sum(was * current.direction, axis=1) < 0
+    changed = closed & (previous.mode == SLIP) & ((current.mode != SLIP) | turned) & (current.mode != OPEN)
     _, behind, found = begin.solve(closed, jnp.where(changed[:, None], 0, was))
     turns = changed & (found.mode == SLIP) & (jnp.sum(was * found.direction, axis=1) < (0 if k == 1 else STRAIGHT))
     if m > 1:
@@ -219,13 +221,14 @@ def reverse(
     rate = jnp.where(rate != 0, rate, 1)
     delay = jnp.where(turns, -(slip - lax.stop_gradient(slip)) / rate, 0)
     change = shared_by_others(cones, delay, turns, closed)[:, None] * (force - behind)
-    held = did._replace(
-        mode=jnp.where(turns, SLIP, did.mode), direction=jnp.where(turns[:, None], found.direction, did.direction)
+    held = current._replace(
+        mode=jnp.where(turns, SLIP, current.mode),
+        direction=jnp.where(turns[:, None], found.direction, current.direction),
     )
     next_way = jnp.where((found.mode == SLIP)[:, None], found.direction, -direction(found.impulse))
     doubtful = jnp.any(turns) & apart(cones, changed, closed, lax.stop_gradient(slip) / rate, 1e-3 * motion.h)
     if k > 1:
-        doubtful |= jnp.any(changed & (did.mode == SLIP) & ~turns)
+        doubtful |= jnp.any(changed & (current.mode == SLIP) & ~turns)
     return ModeChanges(change, held, jnp.where(changed[:, None], next_way, 0), doubtful)
 
 
@@ -235,7 +238,7 @@ def break_away(
     before: Any,
     begin: AccelerationProblem,
     closed: Array,
-    past: FrictionInfo,
+    previous: FrictionInfo,
     met: ModeChanges,
 ) -> ModeChanges:
     """Adds contacts at rest that break away in the step to ``met``, the result of `reverse` for the step;
@@ -245,25 +248,25 @@ def break_away(
     friction, would begin to accelerate; all contacts on which a body rests do so at the same time. A contact that comes
     to rest near that limit may stay at rest or not, and the derivative is doubtful.
     """
-    h, args, did = motion.h, motion.args, met.modes
+    h, args, current = motion.h, motion.args, met.modes
     at = motion.time(before.n), before.q, before.v
-    breaks = closed & cast(Array, did.breaks) & (past.mode == STICK) & (did.mode == SLIP)
-    at_limit = breaks | jnp.any(met.towards != 0, axis=1)
-    mode = jnp.where(closed, jnp.where(at_limit, SLIP, past.mode), OPEN)
+    breaks = closed & cast(Array, current.breaks) & (previous.mode == STICK) & (current.mode == SLIP)
+    at_limit = breaks | jnp.any(met.slip_direction != 0, axis=1)
+    mode = jnp.where(closed, jnp.where(at_limit, SLIP, previous.mode), OPEN)
     known, none = begin.cones, jnp.zeros_like(begin.cones.offset)
-    own = did.direction
+    own = current.direction
     if own.shape[1] > 1:
         # in space it need not slip against the force that held it
-        held = known.in_modes(none, jnp.where(closed, past.mode, OPEN), direction(begin.velocity[:, 1:]))
+        held = known.in_modes(none, jnp.where(closed, previous.mode, OPEN), direction(begin.velocity[:, 1:]))
         own = -direction(held[:, 1:])
-    own = jnp.where(breaks[:, None], own, met.towards)
+    own = jnp.where(breaks[:, None], own, met.slip_direction)
     across = edge_covectors(known, own)
 
     def resting(now: AccelerationProblem, start: Array) -> tuple[Array, Array]:
         static = cast(Array, now.cones.static)
         cones = now.cones._replace(friction=jnp.where(at_limit, static, now.cones.friction))
-        towards = jnp.where(at_limit[:, None], own, direction(now.velocity[:, 1:]))
-        x = cones.in_modes(start, mode, towards)
+        slip_direction = jnp.where(at_limit[:, None], own, direction(now.velocity[:, 1:]))
+        x = cones.in_modes(start, mode, slip_direction)
         return x, jnp.sum(cones.velocity(x)[:, 1:] * across, axis=1)
 
     force, _ = lax.stop_gradient(resting(begin, none))
@@ -274,7 +277,7 @@ def break_away(
     breaks &= (before.n > 0) | (now <= 0)
     found, sound = urge(*at), breaks & (rate > 0)
     delay = jnp.where(sound, (lax.stop_gradient(found) - found) / jnp.where(sound, rate, 1), 0)
-    _, sliding, _ = begin.solve(closed, jnp.where((did.mode == SLIP)[:, None], did.direction, 0))
+    _, sliding, _ = begin.solve(closed, jnp.where((current.mode == SLIP)[:, None], current.direction, 0))
     change = shared_by_others(known, delay, breaks, closed)[:, None] * (force - sliding)
     near = jnp.abs(now) <= NEARLY * 2 * h * jnp.abs(rate)
     doubtful = jnp.any(jnp.where(breaks, ~(sound & near), at_limit & near))
@@ -294,23 +297,23 @@ def shared_by_others(cones: ConeProblem, delay: Array, own: Array, closed: Array
     return jnp.where(own, delay, mean)
 
 
-def edge_covectors(cones: ConeProblem, towards: Array) -> Array:
+def edge_covectors(cones: ConeProblem, slip_direction: Array) -> Array:
     """Returns the normals (m, k) of the surfaces on which contacts break away,
     in the space of their slip accelerations.
 
-    For a contact that begins to slip in the direction u, its row of ``towards`` (m, k), the normal is S^-1 (u - mu
-    W_tn/W_nn), with W a contact's block of the Delassus matrix, S the Schur complement of its normal entry W_nn, and mu
-    the static coefficient: in the plane a positive number times u.
+    For a contact that begins to slip in the direction u, its row of ``slip_direction`` (m, k), the normal is S^-1 (u -
+    mu W_tn/W_nn), with W a contact's block of the Delassus matrix, S the Schur complement of its normal entry W_nn, and
+    mu the static coefficient: in the plane a positive number times u.
     """
-    if towards.shape[1] == 1:
-        return towards
-    own = blocks(cones.delassus(), len(towards))
+    if slip_direction.shape[1] == 1:
+        return slip_direction
+    own = blocks(cones.delassus(), len(slip_direction))
     normal = jnp.where(own[:, 0, 0] > 0, own[:, 0, 0], 1)
     across = own[:, 1:, 0] / normal[:, None]
     schur = own[:, 1:, 1:] - own[:, 1:, :1] * across[:, None, :]
     fixed = jnp.linalg.det(schur) <= 0
-    schur = jnp.where(fixed[:, None, None], jnp.eye(towards.shape[1], dtype=towards.dtype), schur)
-    return jnp.linalg.solve(schur, (towards - cast(Array, cones.static)[:, None] * across)[:, :, None])[:, :, 0]
+    schur = jnp.where(fixed[:, None, None], jnp.eye(slip_direction.shape[1], dtype=slip_direction.dtype), schur)
+    return jnp.linalg.solve(schur, (slip_direction - cast(Array, cones.static)[:, None] * across)[:, :, None])[:, :, 0]
 
 
 def apart(cones: ConeProblem, changed: Array, closed: Array, late: Array, little: Array) -> Array:

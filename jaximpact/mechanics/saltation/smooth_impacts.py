@@ -51,9 +51,9 @@ def smooth_impacts(
     closed = reacting & (lasted | pressed)
     closed, lasting = remember((closed, closed | pressed))
 
-    did, at = Contact(active, impact, rebound, reacting, lasting, closed), (t_mid, q_mid, v_mid)
-    salted = cross_impacts(problem, motion, at, here, did, resolution, branches)
-    did = did._replace(stays=lax.stop_gradient(salted.closed))
+    current, at = Contact(active, impact, rebound, reacting, lasting, closed), (t_mid, q_mid, v_mid)
+    salted = cross_impacts(problem, motion, at, here, current, resolution, branches)
+    current = current._replace(stays=lax.stop_gradient(salted.closed))
     crossed = jnp.any(impact)
     back = before._replace(
         q=jnp.where(crossed, salted.q - middle * salted.v, q), v=jnp.where(crossed, salted.v - middle * salted.a, v)
@@ -61,8 +61,8 @@ def smooth_impacts(
     # an impulse that contains a percussion is no force of lasting contact; restitution plays no part in that either
     known = lax.stop_gradient(jnp.where(closed & ~crossed & ~jnp.any(rebound), info.impulse, 0))
     held = Held(jnp.where(crossed, salted.closed, closed), known, lax.stop_gradient(info.z))
-    free = opens_by_change(problem, t_mid, q_mid, v_mid, salted.v, impact & (e <= 0), did.stays, args, OFF * h)
+    free = opens_by_change(problem, t_mid, q_mid, v_mid, salted.v, impact & (e <= 0), current.stays, args, OFF * h)
     return Salted(
-        at, salted.v, here, metric, e, did, back, held, salted.impulse[:, None],
+        at, salted.v, here, metric, e, current, back, held, salted.impulse[:, None],
         salted.joint_impulse, state.friction, state.edge, as_status(free, Status.DERIVATIVE_EVENTS),
     )  # fmt: skip

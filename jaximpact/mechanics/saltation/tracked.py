@@ -51,26 +51,26 @@ class Edge(NamedTuple):
         """Returns the margins of contacts that all open, which are not known."""
         return Edge.unknown(self.margin) if self.margin.size else self
 
-    def next(self, margin: Array, past: FrictionInfo, did: FrictionInfo) -> tuple[Edge, Array]:
+    def next(self, margin: Array, previous: FrictionInfo, current: FrictionInfo) -> tuple[Edge, Array]:
         """Updates the margins of the contacts (how far each is from another mode) after a step: the new ones are
-        ``margin`` (m,); ``past`` and ``did`` are the modes before the step and in it.
+        ``margin`` (m,); ``previous`` and ``current`` are the modes before the step and in it.
 
         Also returns the mask (m,) of contacts whose mode is doubtful, as their margin had a minimum
         too near zero for h to resolve.
         """
-        turned = jnp.sum(past.direction * did.direction, axis=1) < 0
-        turned &= did.direction.shape[1] == 1  # in space slip turns round by way of all directions
-        same = (past.mode == did.mode) & ~turned & (self.margin >= 0)
+        turned = jnp.sum(previous.direction * current.direction, axis=1) < 0
+        turned &= current.direction.shape[1] == 1  # in space slip turns round by way of all directions
+        same = (previous.mode == current.mode) & ~turned & (self.margin >= 0)
         change = jnp.where(same, margin - self.margin, 0)
         bend = jnp.where(same, change - self.change, 0)
         largest = jnp.where(same, jnp.maximum(self.largest, jnp.abs(change)), 0)
         missed = same & (self.change < 0) & (change >= 0) & (self.margin <= NEARLY * (largest + bend))
         # where the margin would have turned, had it gone on as before
         least = self.margin - 0.5 * self.change**2 / jnp.where(self.bend > 0, self.bend, 1)
-        grazed = (past.mode != did.mode) & (self.bend > 0) & (least > -NEARLY * self.largest)
-        rubs = (past.mode != OPEN) & (did.mode != OPEN)
+        grazed = (previous.mode != current.mode) & (self.bend > 0) & (least > -NEARLY * self.largest)
+        rubs = (previous.mode != OPEN) & (current.mode != OPEN)
         # the step in which a contact comes to rest has what stopped it in its impulse
-        margin = jnp.where((past.mode != STICK) & (did.mode == STICK), -1, margin)
+        margin = jnp.where((previous.mode != STICK) & (current.mode == STICK), -1, margin)
         return Edge(margin, change, bend, largest), rubs & (missed | grazed)
 
 
@@ -128,7 +128,7 @@ class Salted(NamedTuple):
         here: the contacts there.
         metric: that at the start of the step.
         e: restitution.
-        did: what contacts do.
+        current: what contacts do.
         back: state from which the step with ``held`` contacts has the derivative of this one.
         held: contact law of that step.
         impulse: impulses (m, 1 + k) that are added to those of that step; ``joint_impulse`` (j,): those of joints.
@@ -141,7 +141,7 @@ class Salted(NamedTuple):
     here: Instant
     metric: Metric
     e: Any
-    did: Contact
+    current: Contact
     back: Any
     held: Any
     impulse: Array

@@ -234,41 +234,41 @@ class EventDriven(Scheme):
         else:
             part = lambda p, _: (lax.cond(goes_on(step, p), partial(turn, step), lambda p: p, p), None)
             carry = lax.scan(part, carry, None, length=self.trials)[0]
-        base, search, told = carry
-        status = told.status | mass_status(Metric.at(problem, base.q, motion.args))
-        short = (base.elapsed < whole) & ((told.trials >= self.trials) | (state.substep <= 0))
-        short = short if told.stop is None else short & ~told.stop.stopped
+        base, search, totals = carry
+        status = totals.status | mass_status(Metric.at(problem, base.q, motion.args))
+        short = (base.elapsed < whole) & ((totals.trials >= self.trials) | (state.substep <= 0))
+        short = short if totals.stop is None else short & ~totals.stop.stopped
         status |= as_status(short, Status.TRIALS_EXHAUSTED)
         ending = jnp.where(short, 0, search.substep)  # after a failure no more trials are made
-        impulse, rubbed = in_regime(step, q, state.v).regime.impulses(told.impulse, base)
+        impulse, rubbed = in_regime(step, q, state.v).regime.impulses(totals.impulse, base)
         info = Info(
             base.q,
             (base.q - q) / whole,
             impulse,
             jnp.any(impulse > 0),
-            told.residual,
-            told.trials,
+            totals.residual,
+            totals.trials,
             status,
-            told.joints,
+            totals.joints,
             rubbed,
-            error=told.error if self.by_tolerance else None,
+            error=totals.error if self.by_tolerance else None,
             ended=jnp.where(short, frozen(step.start + base.elapsed), jnp.nan),
-            near=told.near,
+            near=totals.near,
         )
-        error = None if state.error is None else state.error + told.error
+        error = None if state.error is None else state.error + totals.error
         return DrivenState(
             n + 1,
             base.q,
             base.v,
             base.closed,
-            told.latest,
+            totals.latest,
             ending,
             base.low,
-            told.record,
-            told.stop,
+            totals.record,
+            totals.stop,
             base.where,
             error,
-            told.spread,
+            totals.spread,
         ), info
 
     def tolerance(self, dtype: Any) -> Tolerance:

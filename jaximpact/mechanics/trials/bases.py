@@ -26,16 +26,16 @@ NOTHING = 1e-3
 
 
 def at_impact(
-    problem: Problem, hold: Hold, t: Array, flown: Base, impact: Array, substep: Array, args: Any
+    problem: Problem, hold: Hold, t: Array, trial_end: Base, impact: Array, substep: Array, args: Any
 ) -> tuple[Array, Array, Array]:
     """Returns the delay () after t at which the gap of the contact of an ``impact`` (m,) is zero, and q,
     v (d,) at that time.
 
-    The motion from the end ``flown`` of a trial at time t is a Taylor polynomial of second order, with accelerations by
-    ``hold`` (`trial.held`). The search has made the delay almost zero, a small fraction of the ``substep`` (); it
-    carries the derivative of the impact's time.
+    The motion from the end ``trial_end`` of a trial at time t is a Taylor polynomial of second order, with
+    accelerations by ``hold`` (`trial.held`). The search has made the delay almost zero, a small fraction of the
+    ``substep`` (); it carries the derivative of the impact's time.
     """
-    q, v, a, some = flown.q, flown.v, flown.a, jnp.any(impact)
+    q, v, a, some = trial_end.q, trial_end.v, trial_end.a, jnp.any(impact)
     of_contact = lambda x: jnp.sum(jnp.where(impact, x, 0))
     place = lambda s: q + s * (v + 0.5 * s * a)
 
@@ -48,7 +48,7 @@ def at_impact(
 
     delay = newton(newton(jnp.zeros_like(t)))
     half = 0.5 * delay
-    middle = hold(t + half, q + half * v, v + half * a, flown.closed, flown.slack, args)[0]
+    middle = hold(t + half, q + half * v, v + half * a, trial_end.closed, trial_end.slack, args)[0]
     return delay, place(delay), v + delay * middle
 
 
@@ -91,17 +91,17 @@ def base_at(
         return base, jnp.zeros((), jnp.int32)
     view = View.at(problem, t, q, v, args)
     contacts = view.contacts
-    allowed, slack = (
+    roundoff, slack = (
         rounding_of_gaps(contacts, q, v, view, substep) + NOTHING * atol,
         NOTHING * atol / jnp.maximum(substep, substep**2),
     )
     still = frozen(noise(contacts, v, view.gap_velocity))
-    touching = frozen((contacts.gap <= allowed) & (jnp.abs(view.gap_velocity) <= still)) & ~loosed
+    touching = frozen((contacts.gap <= roundoff) & (jnp.abs(view.gap_velocity) <= still)) & ~loosed
     _, _, stays, status = persisting(law, contacts, view.free, view.gap_acceleration, closed | touching, slack)
     # all that stay are held, even those without a force: trials detect when the force becomes negative
     a, force, push, joint_force = hold(view, stays, slack)
     kept = frozen(jnp.max(jnp.abs(a - view.free)))
-    base = Base(elapsed, q, v, a, stays, force, push, allowed, still, slack, joint_force=joint_force, held=kept)
+    base = Base(elapsed, q, v, a, stays, force, push, roundoff, still, slack, joint_force=joint_force, held=kept)
     return base, status
 
 

@@ -18,7 +18,7 @@ from ..status import Status, as_status
 from .pieces import Pieces, Where
 from .searches import CLOSE, SETTLED, STEPPING, SWITCH, TOGETHER, Search, Verdict, safeguarded_newton
 from .stops import move_to_zero
-from .trial import Base, Hold, Sight, Trial, cubic, first_root, frozen, held, least_gaps
+from .trial import Base, Hold, LevelValues, Trial, cubic, first_root, frozen, held, least_gaps
 
 NOTHING = 1e-3  # of the tolerance: levels that count as zero
 ROUNDING = 64  # roundings of the terms of a level, up to which it counts as zero
@@ -34,28 +34,28 @@ LEAVES = 3  # borders that are tested for leaving one after the other; then all 
 
 
 def seek_border(
-    search: Search, verdict: Verdict, trial: Trial, sight: Sight, slid: Array, s: Array, shortest: Array
+    search: Search, verdict: Verdict, trial: Trial, level_values: LevelValues, slid: Array, s: Array, shortest: Array
 ) -> tuple[Verdict, Array]:
     """Changes the verdict on a trial of length s that may have crossed a border;
     also returns the level (k,) on whose border the trial ends.
 
     If a trial that would be accepted has crossed a border, a search for the time of crossing begins. ``search``: the
-    plan of this trial; ``sight``: its `Sight` of the levels; ``slid`` (k,): levels on whose borders the motion slides,
-    for which the search goes on to full accuracy, as no Newton correction follows; ``shortest`` ():
+    plan of this trial; ``level_values``: its `LevelValues` of the levels; ``slid`` (k,): levels on whose borders the
+    motion slides, for which the search goes on to full accuracy, as no Newton correction follows; ``shortest`` ():
     the shortest trial that time resolves.
     """
-    (value, rate), allowed = sight.after, sight.allowed
+    (value, rate), roundoff = level_values.after, level_values.roundoff
     struck = jnp.any(verdict.impact)
     # time from the end of the trial to the impact that ends it, which the last correction will add
     gap, gap_rate = trial.after
     late = -jnp.sum(jnp.where(verdict.impact, gap / jnp.where(verdict.impact, gap_rate, 1), 0))
     spare = jnp.where(struck, TOGETHER * search.substep, 0)
-    negative = value + late * rate < -allowed - spare * jnp.abs(rate)
+    negative = value + late * rate < -roundoff - spare * jnp.abs(rate)
     seeking = search.sought == SWITCH
     ends = verdict.accepted & ~seeking
     begins = ends & jnp.any(negative)
-    x, dips = least_gaps(sight.before, sight.after, s, allowed)
-    part = jnp.minimum(jnp.min(jnp.where(dips, x, 1)), jnp.min(sight.negative))
+    x, dips = least_gaps(level_values.before, level_values.after, s, roundoff)
+    part = jnp.minimum(jnp.min(jnp.where(dips, x, 1)), jnp.min(level_values.negative))
     split = ends & ~begins & (part < 1) & (s * part > shortest)
 
     which = search.borders | negative
@@ -65,13 +65,13 @@ def seek_border(
     close = jnp.where(jnp.any(nearest & slid), SETTLED, CLOSE)
     # a level that is below zero, but rises, has crossed its border earlier, however near that of another level is:
     # bisect
-    step = jnp.where(jnp.any(which & ~closes & ~slid & (value < -allowed)), -jnp.inf, jnp.min(correction))
+    step = jnp.where(jnp.any(which & ~closes & ~slid & (value < -roundoff)), -jnp.inf, jnp.min(correction))
     small, improved = safeguarded_newton(search, s, step, jnp.any(which & (value < 0)), shortest, close)
-    small |= jnp.all(~which | (~slid & (jnp.abs(value) <= allowed)))
+    small |= jnp.all(~which | (~slid & (jnp.abs(value) <= roundoff)))
     met = seeking & small
     pick = lambda new, turn, other: jnp.where(begins, new, jnp.where(seeking, turn, other))
     following = verdict.search
-    root = jnp.min(jnp.where(negative, first_root(cubic(sight.before, sight.after, s), value), 1))
+    root = jnp.min(jnp.where(negative, first_root(cubic(level_values.before, level_values.after, s), value), 1))
     following = following._replace(
         s=jnp.where(split, s * part, pick(s * root, improved.s, following.s)),
         sought=jnp.where(split, STEPPING, pick(SWITCH, SWITCH, following.sought)).astype(jnp.int32),
@@ -86,36 +86,36 @@ def seek_border(
 
 
 def meet_border(
-    pieces: Pieces, hold: Hold, switched: Array, t: Array, flown: Base, substep: Array, args: Any
+    pieces: Pieces, hold: Hold, switched: Array, t: Array, trial_end: Base, substep: Array, args: Any
 ) -> tuple[Base, Array]:
-    """Moves the end ``flown`` of a trial onto the border of the level that has ``switched`` (k,), by
+    """Moves the end ``trial_end`` of a trial onto the border of the level that has ``switched`` (k,), by
     `stops.move_to_zero`; also returns status bits.
 
     The new state has the derivative of the time at which the motion reaches the border, or leaves one on which it slid.
     In the second case the force is continuous, and the time matters to second derivatives only.
     """
-    slid = switched & pieces.slid(flown.where)
+    slid = switched & pieces.slid(trial_end.where)
     crossed = switched & ~slid
 
     def value(t: Array, q: Array, v: Array, args: Any) -> Array:
-        level = jnp.sum(jnp.where(crossed, pieces.levels(flown.where.sides, t, q, v, args), 0))
+        level = jnp.sum(jnp.where(crossed, pieces.levels(trial_end.where.sides, t, q, v, args), 0))
         if len(pieces.steep) == 0:
             return level
         margin = lambda: jnp.sum(
-            jnp.where(slid, pieces.margins(flown.where, t, q, v, flown.closed, flown.slack, args), 0)
+            jnp.where(slid, pieces.margins(trial_end.where, t, q, v, trial_end.closed, trial_end.slack, args), 0)
         )
         return level + lax.cond(jnp.any(slid), margin, lambda: jnp.zeros_like(level))
 
     none = jnp.zeros((), jnp.int32)
     return lax.cond(
-        jnp.any(switched), lambda: move_to_zero(hold, value, t, flown, substep, args), lambda: (flown, none)
+        jnp.any(switched), lambda: move_to_zero(hold, value, t, trial_end, substep, args), lambda: (trial_end, none)
     )
 
 
 def border_status(
     pieces: Pieces,
     where: Where,
-    sight: Sight,
+    level_values: LevelValues,
     touches: Array,
     off: Array,
     end: tuple[Array, Array, Array],
@@ -125,10 +125,10 @@ def border_status(
     """Returns the status of derivatives at the ``end`` (t, q, v) of a trial, with ``closed`` contacts (m,).
 
     DERIVATIVE_JUMP if the motion touches, or nearly touches, a border without crossing it, or is within a time ``off``
-    () of crossing one, and the force jumps there. ``where``: the sides on which the trial was made; ``sight``: record
-    of the levels in it; ``touches`` (k,): those that touch zero at its end.
+    () of crossing one, and the force jumps there. ``where``: the sides on which the trial was made; ``level_values``:
+    record of the levels in it; ``touches`` (k,): those that touch zero at its end.
     """
-    value, rate = sight.after
+    value, rate = level_values.after
     near = (touches | (jnp.abs(value) < off * jnp.abs(rate))) & pieces.open & ~pieces.slid(where)
 
     def jumps() -> Array:
@@ -268,19 +268,19 @@ def settle_sides(
     level, terms = levels_and_terms(pieces, where.sides, *now)
     spare = NOTHING * atol + eps * terms
     spare = spare if off is None else jnp.maximum(spare, off)
-    known = pieces.sides_of(jnp.abs(level) <= jnp.maximum(spare, where.allowed))
+    known = pieces.sides_of(jnp.abs(level) <= jnp.maximum(spare, where.roundoff))
     sides = pieces.switches.chosen(known, where.sides, *now)
     before = pieces.held_on(sides, t, q, v, closed, slack, args)[0]
     moving = pieces.rates(sides, t, q, v, before, args)
     level, rate = frozen(moving)
-    allowed = spare + eps * span * jnp.abs(rate)
-    where = pieces.at_sides(where, sides, *now)._replace(allowed=allowed, slides=none)
-    near = level <= allowed
+    roundoff = spare + eps * span * jnp.abs(rate)
+    where = pieces.at_sides(where, sides, *now)._replace(roundoff=roundoff, slides=none)
+    near = level <= roundoff
 
     at = t, q, v, closed, loosed, atol, span, args
     decided = lambda: _settle_near_border(pieces, where, slid, moving, before, *at, by)
     plain = lambda: SettledSides(where, v, pieces.status_of_sides(where.sides), jnp.zeros((), jnp.int32))
-    close = near.at[pieces.steep].set(level[pieces.steep] <= jnp.maximum(allowed[pieces.steep], atol))
+    close = near.at[pieces.steep].set(level[pieces.steep] <= jnp.maximum(roundoff[pieces.steep], atol))
     return lax.cond(jnp.any(close), decided, plain)
 
 
@@ -329,7 +329,7 @@ def _settle_near_border(
     """
     now = frozen((t, q, v, args))
     (level, rate), a = frozen(moving), frozen(before)
-    near = level <= where.allowed
+    near = level <= where.roundoff
     crossed, steep = near & (rate < 0), len(pieces.steep) > 0
     slides, hard, edge = jnp.zeros_like(level, bool), jnp.zeros_like(level, bool), jnp.zeros((), bool)
     if steep:
@@ -353,7 +353,7 @@ def _settle_near_border(
     delay = -jnp.sum(jnp.where(main, moving[0] / jnp.where(main, moving[1], 1), 0))
     # with other data, a motion that begins here may begin on the other side
     may = near & ~slides & pieces.moved_at_start(by, *now)
-    back = jnp.max(jnp.where(may, FURTHER * where.allowed / jnp.where(rate == 0, 1, jnp.abs(rate)), 0))
+    back = jnp.max(jnp.where(may, FURTHER * where.roundoff / jnp.where(rate == 0, 1, jnp.abs(rate)), 0))
     back = jnp.minimum(back, SOON * span)
     behind = pieces.switches.definite(t - back, q - back * frozen(v), frozen(v) - back * a, now[3])
     after, other = pieces.accelerations([new, behind], t, q, v, closed, args)
@@ -423,7 +423,7 @@ def sides_behind(
     the levels; ``a`` (d,): acceleration; ``span`` (): time scale of the motion; ``now`` = (t, q, v, args).
     """
     t, q, v, args = now
-    times = FURTHER * where.allowed / jnp.where(crossed, jnp.abs(rate), 1)
+    times = FURTHER * where.roundoff / jnp.where(crossed, jnp.abs(rate), 1)
     turned = crossed & (hard | (times > SOON * span))
     s = jnp.max(jnp.where(crossed & ~turned, times, 0))
     given = pieces.beyond(where, turned, *now)
@@ -449,7 +449,7 @@ def _choice(
     t, q, v, args = now
     of_steep = lambda x: x[pieces.steep]
     level, near, loosed = of_steep(level), of_steep(near), of_steep(loosed)
-    candidate = level <= jnp.maximum(of_steep(where.allowed), atol)
+    candidate = level <= jnp.maximum(of_steep(where.roundoff), atol)
     # a border may be written twice
     gradient = jax.jacfwd(lambda v: of_steep(pieces.levels(where.sides, t, q, v, args)))(v)
     products = gradient @ gradient.T

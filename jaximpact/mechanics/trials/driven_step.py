@@ -38,11 +38,11 @@ APPROACH = 1e-3  # fraction of a trial's displacement over which the linearisati
 
 class TrialCarry(NamedTuple):
     """Carry of the loop over trials: the ``base`` they begin from, the ``search`` that says which is next, and the
-    totals ``told`` so far."""
+    ``totals`` so far."""
 
     base: Base
     search: Search
-    told: StepTotals
+    totals: StepTotals
 
 
 def first_carry(step: Step, state: Any) -> TrialCarry:
@@ -61,21 +61,21 @@ def first_carry(step: Step, state: Any) -> TrialCarry:
         search = search._replace(s=jnp.where(n == 0, 0, substep))
     joints = JointInfo.none(step.problem, q, step.motion.args)
     impulse, no = jnp.broadcast_to(moves, base.force.shape), jnp.zeros(m, bool)
-    told = StepTotals(impulse, no, zero, latest, none, failure, record, stop, joints, zero, until, spread, none - 1)
-    return TrialCarry(base._replace(low=low), search, told)
+    totals = StepTotals(impulse, no, zero, latest, none, failure, record, stop, joints, zero, until, spread, none - 1)
+    return TrialCarry(base._replace(low=low), search, totals)
 
 
 def goes_on(step: Step, carry: TrialCarry) -> Array:
     """Tests whether the loop over trials goes on, ()."""
-    base, search, told = carry
+    base, search, totals = carry
     sound = jnp.all(jnp.isfinite(base.q)) & jnp.all(jnp.isfinite(base.v))
-    sound = sound if told.stop is None else sound & ~told.stop.stopped
-    return (base.elapsed < step.length) & (told.trials < step.scheme.trials) & sound & (search.substep > 0)
+    sound = sound if totals.stop is None else sound & ~totals.stop.stopped
+    return (base.elapsed < step.length) & (totals.trials < step.scheme.trials) & sound & (search.substep > 0)
 
 
 def turn(step: Step, carry: TrialCarry) -> TrialCarry:
     """Makes one iteration of the loop: a trial, the decision on it, and, if it is accepted, the events at its end."""
-    base, search, told = carry
+    base, search, totals = carry
     step = in_regime(step, base.q, base.v, base.a)
     scheme, _, _, motion, start, whole, regime = step
     args, t = motion.args, start + base.elapsed
@@ -88,7 +88,7 @@ def turn(step: Step, carry: TrialCarry) -> TrialCarry:
     borders = regime.watch(*frozen((base.where, base.closed, base.slack, args))) if regime.count else None
     since = t - motion.t0 if scheme.changes and scheme.by_tolerance else None
     found = attempt(
-        bound, scheme.order, t, base, s, tolerance, args, hold, surface_to_watch(scheme.until, told.stop, args),
+        bound, scheme.order, t, base, s, tolerance, args, hold, surface_to_watch(scheme.until, totals.stop, args),
         borders, since, lasts
     )  # fmt: skip
     if scheme.by_tolerance:
@@ -101,40 +101,40 @@ def turn(step: Step, carry: TrialCarry) -> TrialCarry:
     if regime.count:
         slid = regime.slid(base.where)
         verdict, switched = seek_border(search, verdict, known, known.borders, slid, frozen(s), shortest)
-    if scheme.until is not None and told.stop is not None:
-        sought, stops = check_surface(scheme.until, told.stop, search, verdict, known, frozen(s), shortest)
+    if scheme.until is not None and totals.stop is not None:
+        sought, stops = check_surface(scheme.until, totals.stop, search, verdict, known, frozen(s), shortest)
         verdict, stops = jax.tree.map(partial(jnp.where, s > 0), sought, verdict), stops & (s > 0)
-    told = told._replace(trials=told.trials + 1, near=event_met(search, verdict, switched, told.near))
+    totals = totals._replace(trials=totals.trials + 1, near=event_met(search, verdict, switched, totals.near))
 
     def accept() -> TrialCarry:
-        flown = base.behind(found, s)
-        status = told.status | _doubts(step, base, found, frozen(s), covers)
+        trial_end = base.behind(found, s)
+        status = totals.status | _doubts(step, base, found, frozen(s), covers)
         status |= found.joint_status
-        joints = add_joint_impulse(told.joints, found.joint_impulse, found.joint_residual)
-        began, has_reset, impulse = base, jnp.zeros((), bool), told.impulse + found.impulse
+        joints = add_joint_impulse(totals.joints, found.joint_impulse, found.joint_residual)
+        began, has_reset, impulse = base, jnp.zeros((), bool), totals.impulse + found.impulse
         if regime.count:
-            flown, has_reset, bits = regime.end(
-                hold, switched, t, base, flown, search.substep, tolerance.absolute, args
+            trial_end, has_reset, bits = regime.end(
+                hold, switched, t, base, trial_end, search.substep, tolerance.absolute, args
             )
-            late = flown.elapsed - base.elapsed - s
-            joints, impulse = add_late_impulse(joints, late, flown), impulse + late * flown.force
-            began, status = base._replace(closed=flown.closed), status | bits
+            late = trial_end.elapsed - base.elapsed - s
+            joints, impulse = add_late_impulse(joints, late, trial_end), impulse + late * trial_end.force
+            began, status = base._replace(closed=trial_end.closed), status | bits
         if scheme.until is not None:
-            end = partial(move_to_zero, hold, scheme.until.value, t + s, flown, search.substep, args)
-            stopped, bits = lax.cond(stops, end, lambda: (flown, jnp.zeros((), jnp.int32)))
-            late = stopped.elapsed - flown.elapsed
-            joints, impulse = add_late_impulse(joints, late, flown), impulse + late * flown.force
-            flown, status = stopped, status | bits
-        error = told.error + known.error + ROUNDED * jnp.finfo(s.dtype).eps / tolerance.relative
-        more = told._replace(joints=joints, impulse=impulse, status=status, error=error)
-        after, more = _onward(step, hold, t, began, flown, verdict, switched, more)
-        if scheme.until is not None and told.stop is not None:
+            end = partial(move_to_zero, hold, scheme.until.value, t + s, trial_end, search.substep, args)
+            stopped, bits = lax.cond(stops, end, lambda: (trial_end, jnp.zeros((), jnp.int32)))
+            late = stopped.elapsed - trial_end.elapsed
+            joints, impulse = add_late_impulse(joints, late, trial_end), impulse + late * trial_end.force
+            trial_end, status = stopped, status | bits
+        error = totals.error + known.error + ROUNDED * jnp.finfo(s.dtype).eps / tolerance.relative
+        more = totals._replace(joints=joints, impulse=impulse, status=status, error=error)
+        after, more = _onward(step, hold, t, began, trial_end, verdict, switched, more)
+        if scheme.until is not None and totals.stop is not None:
             at = (start + after.elapsed, after.q, after.v)
             # contacts that close at the same time have an impulse too
             met_now = _normal(more.impulse) > _normal(impulse)
             struck = frozen(verdict.impact | (~base.closed & met_now & jnp.any(verdict.impact)))
-            stop = told.stop.after(scheme.until, *at, args, known.sight, stops, struck, has_reset)
-            more = more._replace(stop=jax.tree.map(partial(jnp.where, s > 0), stop, told.stop))
+            stop = totals.stop.after(scheme.until, *at, args, known.level_values, stops, struck, has_reset)
+            more = more._replace(stop=jax.tree.map(partial(jnp.where, s > 0), stop, totals.stop))
         ended = covers & ~jnp.any(verdict.impact)
         after = after._replace(elapsed=jnp.where(ended, whole, after.elapsed))
         left = frozen(whole - after.elapsed)
@@ -144,7 +144,7 @@ def turn(step: Step, carry: TrialCarry) -> TrialCarry:
         )  # fmt: skip
         return TrialCarry(after, following, more)
 
-    return lax.cond(verdict.accepted, accept, lambda: TrialCarry(base, verdict.search, told))
+    return lax.cond(verdict.accepted, accept, lambda: TrialCarry(base, verdict.search, totals))
 
 
 def _doubts(step: Step, base: Base, found: Trial, s: Array, covers: Array) -> Array:
@@ -168,50 +168,61 @@ def _doubts(step: Step, base: Base, found: Trial, s: Array, covers: Array) -> Ar
     status = status | as_status(near, Status.DERIVATIVE_EVENTS)
     if regime.count == 0:
         return status
-    where, sight = frozen((base.where, found.borders))
+    where, level_values = frozen((base.where, found.borders))
     ending = covers & (start + whole > motion.t1 - 0.5 * off)
     unknown = regime.unresolved(s, scheme.unresolved(motion.h))
-    touches = sight.touches(s, scheme.tolerance(s.dtype).absolute, unknown)
-    return status | regime.status_of_trial(where, sight, touches, jnp.where(ending, off, 0), path[1], base.closed, args)
+    touches = level_values.touches(s, scheme.tolerance(s.dtype).absolute, unknown)
+    return status | regime.status_of_trial(
+        where, level_values, touches, jnp.where(ending, off, 0), path[1], base.closed, args
+    )
 
 
 def _onward(
-    step: Step, hold: Hold, began: Array, base: Base, flown: Base, verdict: Verdict, switched: Array, told: StepTotals
+    step: Step,
+    hold: Hold,
+    began: Array,
+    base: Base,
+    trial_end: Base,
+    verdict: Verdict,
+    switched: Array,
+    totals: StepTotals,
 ) -> tuple[Base, StepTotals]:
     """Treats the events at the end of an accepted trial: returns the base from which the motion goes on,
     and the totals.
 
-    The trial began at time ``began`` from ``base`` and led to ``flown``. ``verdict``: the decision on it; ``switched``
-    (k,): the level on whose border it ends; ``told``: the totals before these events.
+    The trial began at time ``began`` from ``base`` and led to ``trial_end``. ``verdict``: the decision on it;
+    ``switched`` (k,): the level on whose border it ends; ``totals``: the totals before these events.
     """
     regime, m = step.regime, base.closed.shape[0]
     if m == 0 and regime.count == 0:
-        return flown, told
+        return trial_end, totals
     turned = jnp.any(verdict.impact | verdict.loosed) | jnp.any(switched)
     begins = jnp.zeros((), bool)
     if regime.probes:
         # the trial of length zero with which a motion under a force in pieces begins
-        begins = (frozen(flown.elapsed) <= 0) & (began <= step.motion.t0)
+        begins = (frozen(trial_end.elapsed) <= 0) & (began <= step.motion.t0)
         turned = turned | begins
     if m:
-        arrive = lambda: _arrive(step, hold, began, base, flown, verdict, switched, begins, told)
-        return lax.cond(turned | jnp.any(base.closed), arrive, lambda: (flown, told))
+        arrive = lambda: _arrive(step, hold, began, base, trial_end, verdict, switched, begins, totals)
+        return lax.cond(turned | jnp.any(base.closed), arrive, lambda: (trial_end, totals))
 
     def settle() -> tuple[Base, StepTotals]:
-        t, substep = began + (flown.elapsed - base.elapsed), verdict.search.substep
-        jolt, _ = jolt_at_end(step, t, flown.q, flown.v, flown, switched)
+        t, substep = began + (trial_end.elapsed - base.elapsed), verdict.search.substep
+        jolt, _ = jolt_at_end(step, t, trial_end.q, trial_end.v, trial_end, switched)
         change = Change.none(0, 0, begins)._replace(switched=switched)
-        at = (t, flown.elapsed, flown.q, jolt.v, base.closed, flown.where)
+        at = (t, trial_end.elapsed, trial_end.q, jolt.v, base.closed, trial_end.where)
         after, status = regime.settle(step, *at, change, substep)
-        joints = add_joint_impulse(told.joints, jolt.joint_impulse)
-        return after._replace(low=flown.low), told._replace(status=told.status | status | jolt.status, joints=joints)
+        joints = add_joint_impulse(totals.joints, jolt.joint_impulse)
+        return after._replace(low=trial_end.low), totals._replace(
+            status=totals.status | status | jolt.status, joints=joints
+        )
 
-    return lax.cond(turned, settle, lambda: (flown, told))
+    return lax.cond(turned, settle, lambda: (trial_end, totals))
 
 
 def _arrive(
-    step: Step, hold: Hold, began: Array, base: Base, flown: Base, verdict: Verdict, switched: Array, begins: Array,
-    told: StepTotals,
+    step: Step, hold: Hold, began: Array, base: Base, trial_end: Base, verdict: Verdict, switched: Array, begins: Array,
+    totals: StepTotals,
 ) -> tuple[Base, StepTotals]:  # fmt: skip
     """Treats contacts at the end of a trial, as part of `_onward`, whose arguments and results it has.
 
@@ -221,15 +232,15 @@ def _arrive(
     """
     scheme, _, law, motion, *_, regime = step
     args, substep, loosed = motion.args, verdict.search.substep, verdict.loosed
-    arrival = _arrival(step, hold, began, base, flown, verdict, regime.of_force(switched), told)
+    arrival = _arrival(step, hold, began, base, trial_end, verdict, regime.of_force(switched), totals)
     event, jolt, spread = arrival.event, arrival.jolt, arrival.spread
     problem = jolt.problem
     t, q, v, metric, contacts, _ = event
-    ends = regime.ends(problem, event, flown, switched, substep, args)
+    ends = regime.ends(problem, event, trial_end, switched, substep, args)
     before = regime.before(problem, event, base.where, ends, jolt.shoved, arrival.closed, args)
     candidates = arrival.candidates | (arrival.closed & before.jammed)
     found = collide(problem, law, motion, arrival.flights, event, before, candidates, arrival.near, spread)
-    moved = APPROACH * frozen(flown.q - base.q)
+    moved = APPROACH * frozen(trial_end.q - base.q)
     status = ends.status | jolt.status | found.status
     status |= gradient_status(law, problem, metric, contacts, t, q, moved, candidates, args)
     # behind a border all contacts are looked at anew, as behind an impact
@@ -237,35 +248,42 @@ def _arrive(
     struck = jnp.any(found.impact) | jnp.any(of_force)
     moved_contacts = found.closed != base.closed
     change = Change(loosed, ends.stopped, ends.breaks, found.rests, moved_contacts, of_force, struck, begins)
-    where = regime.behind(flown, arrival.crossed, frozen((t, q, v, args)))
-    at = (t, flown.elapsed + arrival.delay, found.q, found.v, found.closed & ~loosed, where)
+    where = regime.behind(trial_end, arrival.crossed, frozen((t, q, v, args)))
+    at = (t, trial_end.elapsed + arrival.delay, found.q, found.v, found.closed & ~loosed, where)
     after, failure = regime.settle(step, *at, change, substep)
-    status |= failure | regime.status_of_arrival(step, arrival, ends, change, base, flown, after)
-    record = told.record
+    status |= failure | regime.status_of_arrival(step, arrival, ends, change, base, trial_end, after)
+    record = totals.record
     if record is not None:
         met = Turn(found.impact, found.impulse, t, found.q, v, found.v, loosed, ends.stopped, ends.breaks)
-        of_events = base._replace(closed=base.closed & ~begins), flown, after
+        of_events = base._replace(closed=base.closed & ~begins), trial_end, after
         record, bits = keep_events(record, scheme.kinds, met, regime, hold, began, of_events, substep, args)
         status |= bits
-    more = told.with_collision(found, jolt.joint_impulse, flown, arrival.delay, t, spread, status)
-    return after._replace(low=flown.low), more._replace(record=record)
+    more = totals.with_collision(found, jolt.joint_impulse, trial_end, arrival.delay, t, spread, status)
+    return after._replace(low=trial_end.low), more._replace(record=record)
 
 
 def _arrival(
-    step: Step, hold: Hold, began: Array, base: Base, flown: Base, verdict: Verdict, of_force: Array, told: StepTotals
+    step: Step,
+    hold: Hold,
+    began: Array,
+    base: Base,
+    trial_end: Base,
+    verdict: Verdict,
+    of_force: Array,
+    totals: StepTotals,
 ) -> Arrival:
     """Finds what contacts meet at the end of a trial; ``of_force`` (k,): the levels of the force on whose borders it
     ends; other arguments as of `_onward`."""
     scheme, problem, _, motion, *_ = step
     args, impact, substep = motion.args, verdict.impact, verdict.search.substep
-    t = began + (flown.elapsed - base.elapsed)
+    t = began + (trial_end.elapsed - base.elapsed)
     some = jnp.any(impact)
-    delay, q, v = at_impact(problem, hold, t, flown, impact, substep, args)
-    t, q, v = t + delay, jnp.where(some, q, flown.q), jnp.where(some, v, flown.v)
-    jolt, crossed = jolt_at_end(step, t, q, v, flown, of_force)
+    delay, q, v = at_impact(problem, hold, t, trial_end, impact, substep, args)
+    t, q, v = t + delay, jnp.where(some, q, trial_end.q), jnp.where(some, v, trial_end.v)
+    jolt, crossed = jolt_at_end(step, t, q, v, trial_end, of_force)
     event = Event.at(jolt.problem, t, q, jolt.v, args)
     contacts, speed = event.contacts, event.speed
-    near = frozen(contacts.gap <= flown.allowed + TOGETHER * substep * jnp.abs(speed))
+    near = frozen(contacts.gap <= trial_end.roundoff + TOGETHER * substep * jnp.abs(speed))
     kinks = Kinks.at(problem, began, base.q, args)
     closed, struck = lasting_at_end(kinks, event, base.closed, args)
     closed, struck = closed & ~jolt.struck & ~jolt.parted, struck | jolt.struck
@@ -279,7 +297,9 @@ def _arrival(
         most = scheme.resolution(motion)
         spread = jnp.broadcast_to(most, speed.shape)
         if scheme.by_tolerance:
-            spread = times_off(scheme.tolerance(q.dtype), most, told.until + told.error, *frozen((q, contacts, speed)))
+            spread = times_off(
+                scheme.tolerance(q.dtype), most, totals.until + totals.error, *frozen((q, contacts, speed))
+            )
         spread = jnp.minimum(spread + jnp.max(jnp.where(candidates, spread, 0)), most)
     return Arrival(event, delay, impact, closed, candidates, near, flights, spread, jolt, crossed)
 

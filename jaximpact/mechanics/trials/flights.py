@@ -35,14 +35,14 @@ def flight(step: Step, state: Any) -> tuple[Trial, Array]:
     known, s, h = jax.tree.map(frozen, (found, s, motion.h))
     met = jnp.any(closed) | jnp.any(known.after[0] < 0) | jnp.any(least_gaps(known.before, known.after, s, none)[1])
     if pieces.count:
-        sight = known.borders
-        value, rate = sight.after
+        level_values = known.borders
+        value, rate = level_values.after
         near = (
             (value <= h * jnp.abs(rate))
-            | (sight.before[0] <= 0)
-            | least_gaps(sight.before, sight.after, s, 0 * value)[1]
+            | (level_values.before[0] <= 0)
+            | least_gaps(level_values.before, level_values.after, s, 0 * value)[1]
         )
-        near |= sight.touches(s, tolerance.absolute, scheme.unresolved(h))
+        near |= level_values.touches(s, tolerance.absolute, scheme.unresolved(h))
         met |= jnp.any(near | pieces.slid(piece)) | (state.n == 0)
     if scheme.jumps:
         met |= grazes(base, known, s, tolerance, h)

@@ -21,7 +21,7 @@ from .pieces import Pieces, Where
 from .trial import frozen
 
 
-class Meeting(NamedTuple):
+class Coincidence(NamedTuple):
     """An impact at which borders may be crossed too.
 
     ``now`` = (t, q, v, args) and the acceleration a (d,), both before the impact; its contacts ``impact`` (m,); the gap
@@ -35,7 +35,7 @@ class Meeting(NamedTuple):
     e: Array
 
 
-def jumps_at_impact(problem: Problem, pieces: Pieces, sides: Sides, near: tuple, meeting: Meeting) -> Array:
+def jumps_at_impact(problem: Problem, pieces: Pieces, sides: Sides, near: tuple, coincidence: Coincidence) -> Array:
     """Finds the levels (k,) whose borders are reached together with an impact,
     so that the order of both changes the motion to first order.
 
@@ -43,30 +43,30 @@ def jumps_at_impact(problem: Problem, pieces: Pieces, sides: Sides, near: tuple,
     matter where wall and border are the same surface, unless the restitution is zero: the motion then rests on the
     border, on a side that depends on how the force is written.
     """
-    (allowed, within), (now, a, impact, speed, e) = near, meeting
+    (roundoff, within), (now, a, impact, speed, e) = near, coincidence
     t, q, v, args = now
     level, rate = pieces.rates(sides, t, q, v, a, args)
     both = lambda q, v: (pieces.levels(sides, t, q, v, args), problem.gaps(t, q, args))
     by_level, by_gap = jax.jvp(both, (q, v), generic_change((q, v)))[1]
-    met = (jnp.abs(level) <= allowed + within * jnp.abs(rate)) & (rate != 0) & jnp.any(impact)
+    met = (jnp.abs(level) <= roundoff + within * jnp.abs(rate)) & (rate != 0) & jnp.any(impact)
     delay, of_impact = by_level / jnp.where(met, rate, 1), jnp.sum(jnp.where(impact, by_gap / nonzero(speed), 0))
     rests = jnp.any(impact & (e <= 0))
     return met & (rests | (jnp.abs(delay - of_impact) > SLIGHT * (jnp.abs(delay) + jnp.abs(of_impact))))
 
 
-def status_at_impact(problem: Problem, pieces: Pieces, where: Where, off: Array, meeting: Meeting) -> Array:
+def status_at_impact(problem: Problem, pieces: Pieces, where: Where, off: Array, coincidence: Coincidence) -> Array:
     """Returns the status of derivatives for borders reached together with an impact, as `jumps_at_impact`.
 
     ``where``: the sides until then; ``off`` (): the error of the times of impacts.
     """
-    where, off, meeting = frozen((where, off, meeting))
+    where, off, coincidence = frozen((where, off, coincidence))
 
     def look() -> Array:
-        met = jumps_at_impact(problem, pieces, where.sides, (where.allowed, off), meeting)
-        here, args = meeting.now[:3], meeting.now[3]
+        met = jumps_at_impact(problem, pieces, where.sides, (where.roundoff, off), coincidence)
+        here, args = coincidence.now[:3], coincidence.now[3]
         return as_status(jumps_beyond(pieces, where.sides, met & pieces.open, here, args), Status.DERIVATIVE_JUMP)
 
-    return lax.cond(jnp.any(meeting.impact), look, lambda: jnp.zeros((), jnp.int32))
+    return lax.cond(jnp.any(coincidence.impact), look, lambda: jnp.zeros((), jnp.int32))
 
 
 def status_behind(pieces: Pieces, after: Any, crossed: Array, t: Array, within: Array, args: Any) -> Array:

@@ -52,7 +52,7 @@ def crossed_at(
     (k,), and others that are zero."""
     level, rate = frozen(pieces.rates(where.sides, t, q, v, a, args))
     # a reset may have turned the motion back
-    crossed = (switched | (level <= where.allowed)) & (rate < 0)
+    crossed = (switched | (level <= where.roundoff)) & (rate < 0)
     return crossed & jnp.any(switched) & ~pieces.all_levels(jnp.ones(len(pieces.steep), bool))
 
 
@@ -98,16 +98,16 @@ def jolt_at(
     return Jolt(new, v, impulse, counts & (change < 0), counts & (change > 0), shoved, status)
 
 
-def jolt_at_end(step: Step, t: Array, q: Array, v: Array, flown: Base, switched: Array) -> tuple[Jolt, Array]:
-    """Finds what happens at once at a state (t, q, v) at the end ``flown`` of a trial that ends on the borders of the
-    force that have ``switched`` (k,); also returns the levels (k,) of time and place whose borders are crossed."""
-    pieces, piece = step.regime.pieces, step.regime.piece(flown.where)
-    m, j = len(flown.closed), len(flown.joint_force)
+def jolt_at_end(step: Step, t: Array, q: Array, v: Array, trial_end: Base, switched: Array) -> tuple[Jolt, Array]:
+    """Finds what happens at once at a state (t, q, v) at the end ``trial_end`` of a trial that ends on the borders of
+    the force that have ``switched`` (k,); also returns the levels (k,) of time and place whose borders are crossed."""
+    pieces, piece = step.regime.pieces, step.regime.piece(trial_end.where)
+    m, j = len(trial_end.closed), len(trial_end.joint_force)
     if pieces.count == 0:
         return Jolt.none(step.problem, v, m, j), switched
-    crossed = crossed_at(pieces, piece, switched, t, q, v, flown.a, step.motion.args)
+    crossed = crossed_at(pieces, piece, switched, t, q, v, trial_end.a, step.motion.args)
     atol = step.scheme.tolerance(q.dtype).absolute
-    return jolt_at(pieces, piece, crossed, t, q, v, flown.closed, j, atol, step.motion.args), crossed
+    return jolt_at(pieces, piece, crossed, t, q, v, trial_end.closed, j, atol, step.motion.args), crossed
 
 
 def status_of_crossing(

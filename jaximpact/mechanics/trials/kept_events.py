@@ -71,25 +71,25 @@ def keep_events(
         ahead = (force[:, 1] > 0) | (force.shape[1] > 2)  # the side of the cone, which in space has one
         reached = [released, stopped, breaks & ahead, breaks & ~ahead]
     alone = jnp.any(jnp.stack(reached), axis=0)
-    base, flown, _ = ends
-    end = began + (flown.elapsed - base.elapsed)
+    base, trial_end, _ = ends
+    end = began + (trial_end.elapsed - base.elapsed)
 
     def values(*at: Any) -> Array:
-        force = hold(*at[:3], flown.closed, flown.slack, args)[1]
+        force = hold(*at[:3], trial_end.closed, trial_end.slack, args)[1]
         if not turn.rubs:
             return force
-        return jnp.concatenate([force[:, 0], regime.levels(flown.where, *at[:3], flown.closed, args)])
+        return jnp.concatenate([force[:, 0], regime.levels(trial_end.where, *at[:3], trial_end.closed, args)])
 
     def own(which: Array) -> tuple[Array, Array, Array, Array]:
         value = lambda *at: jnp.sum(jnp.where(which, values(*at), 0))
-        moved, status = move_to_zero(hold, value, end, flown, substep, args)
-        return moved.elapsed - flown.elapsed, moved.q, moved.v, jnp.where(jnp.any(which), status, 0)
+        moved, status = move_to_zero(hold, value, end, trial_end, substep, args)
+        return moved.elapsed - trial_end.elapsed, moved.q, moved.v, jnp.where(jnp.any(which), status, 0)
 
     def each() -> tuple[Array, Array, Array, Array]:
         return lax.map(own, jnp.concatenate([jnp.diag(mask) for mask in reached], axis=1))
 
     whole = lambda x: jnp.broadcast_to(x, (m, *x.shape))
-    as_it_is = lambda: (jnp.zeros(m, end.dtype), whole(flown.q), whole(flown.v), jnp.zeros(m, jnp.int32))
+    as_it_is = lambda: (jnp.zeros(m, end.dtype), whole(trial_end.q), whole(trial_end.v), jnp.zeros(m, jnp.int32))
     late, q, v, status = lax.cond(jnp.any(alone), each, as_it_is)
     pick = lambda one, other: jnp.where(alone.reshape(m, *(1,) * (one.ndim - 1)), one, other)
     struck = jnp.any(turn.impact)

@@ -20,17 +20,17 @@ from .ways import beginning, headed, least_slip
 class Modes(NamedTuple):
     """What contacts do between two events: the ``mode`` (m,) of each and the direction (m, k) in which it slips,
     ``way``; forces (m, 1 + k) near those that act, ``force``; how far below zero the levels (3m + n,) may be by
-    round-off, ``allowed``; whether forces are not unique, ``several`` (); contacts (m,) that have ``jammed``, for which
-    velocities jump at once; of those that slip, the ones (m,) that have no slip yet, as others hold them while they are
-    at the ``limit`` of static friction; and the ``piece`` of the force on which the motion is. In space, the tangents
-    (m, 2, d) of the components, ``frame``, and the slip (m, 1) at which a contact stops, ``floor``, negative where one
-    begins to slip; ``times`` (3,) by `ways.times_of`; and of a trial that is steered (`steering`) the ``angles`` (n,
-    m), beginning and length, ``clock`` (2,). In the plane these are empty."""
+    round-off, ``roundoff``; whether forces are not unique, ``several`` (); contacts (m,) that have ``jammed``, for
+    which velocities jump at once; of those that slip, the ones (m,) that have no slip yet, as others hold them while
+    they are at the ``limit`` of static friction; and the ``piece`` of the force on which the motion is. In space, the
+    tangents (m, 2, d) of the components, ``frame``, and the slip (m, 1) at which a contact stops, ``floor``, negative
+    where one begins to slip; ``times`` (3,) by `ways.times_of`; and of a trial that is steered (`steering`) the
+    ``angles`` (n, m), beginning and length, ``clock`` (2,). In the plane these are empty."""
 
     mode: Array
     way: Array
     force: Array
-    allowed: Array
+    roundoff: Array
     several: Array
     jammed: Array
     limit: Array
@@ -45,7 +45,7 @@ class Modes(NamedTuple):
     def none(cls, tangents: Array, piece: Where) -> Modes:
         """Modes of open contacts with ``tangents`` (m, k, d)."""
         (m, k, _), dtype = tangents.shape, tangents.dtype
-        zero, levels = jnp.zeros((m, 1 + k), dtype), jnp.zeros(3 * m + len(piece.allowed), dtype)
+        zero, levels = jnp.zeros((m, 1 + k), dtype), jnp.zeros(3 * m + len(piece.roundoff), dtype)
         no, space = jnp.zeros(m, bool), k > 1
         none = jnp.zeros(m, jnp.int32), zero[:, 1:], zero, levels, jnp.zeros((), bool), no, no
         frame, floor, times = frozen(tangents)[:, : k * space], zero[:, :space], jnp.full(3 * space, jnp.inf, dtype)

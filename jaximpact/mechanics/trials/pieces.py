@@ -83,7 +83,7 @@ class Where(NamedTuple):
     """The piece of a force on which a motion is, carried in the state.
 
     ``sides``: the side of each switch on which the force is taken; ``across``: the sides beyond their nearest borders;
-    ``allowed`` (k,): how far below zero levels may be by round-off; ``slides`` (n, n), for the n levels that depend on
+    ``roundoff`` (k,): how far below zero levels may be by round-off; ``slides`` (n, n), for the n levels that depend on
     the velocity: in the row of a level on whose border the motion slides, the mask of the levels that are zero on that
     border, as several levels may describe it; other rows are false. ``opposite`` (n, ...):
     all sides across the border of each row.
@@ -91,7 +91,7 @@ class Where(NamedTuple):
 
     sides: Sides
     across: Sides
-    allowed: Array
+    roundoff: Array
     slides: Array
     opposite: Sides
 
@@ -377,7 +377,7 @@ class Pieces:
         before = self.levels(where.sides, *operands)
         along = lambda t, q, v: self.levels(sides, t, q, v, args)
         after, terms = jax.jvp(along, (t, q, v), (t, 0.618 * q, 1.618 * v))
-        own = chosen & (jnp.abs(after) <= 4 * jnp.abs(before) + where.allowed + NEXT * jnp.abs(terms))
+        own = chosen & (jnp.abs(after) <= 4 * jnp.abs(before) + where.roundoff + NEXT * jnp.abs(terms))
         of = zip(self.sides_of(own), self.sides_of(chosen | (after != before)), strict=True)
         return self.switches.chosen([given | ~other for given, other in of], sides, *operands)
 

@@ -28,26 +28,26 @@ def cross_border(
     switched: Array,
     t: Array,
     base: Base,
-    flown: Base,
+    trial_end: Base,
     substep: Array,
     atol: Array,
     args: Any,
 ) -> tuple[Base, Array, Array]:
-    """Puts the end ``flown`` of a trial on the border of the level that has ``switched`` (k,), and applies the reset
-    there if the problem states one.
+    """Puts the end ``trial_end`` of a trial on the border of the level that has ``switched`` (k,), and applies the
+    reset there if the problem states one.
 
     The trial began at time t from ``base``; ``atol`` (): error of levels. Returns the base after both, whether there
     was a reset (), and status bits.
     """
-    end, crossed = t + (flown.elapsed - base.elapsed), switched & ~pieces.slid(flown.where)
-    at, met = meet_border(pieces, hold, switched, end, flown, substep, args)
-    met |= pieces.vanishing(flown.where, crossed, end, flown.q, flown.v, flown.a, args)
+    end, crossed = t + (trial_end.elapsed - base.elapsed), switched & ~pieces.slid(trial_end.where)
+    at, met = meet_border(pieces, hold, switched, end, trial_end, substep, args)
+    met |= pieces.vanishing(trial_end.where, crossed, end, trial_end.q, trial_end.v, trial_end.a, args)
     at, has, status = reset_at(pieces, switched, t + (at.elapsed - base.elapsed), at, atol, args)
     return at, has, met | status
 
 
 def reset_at(
-    pieces: Pieces, switched: Array, t: Array, flown: Base, atol: Array, args: Any
+    pieces: Pieces, switched: Array, t: Array, trial_end: Base, atol: Array, args: Any
 ) -> tuple[Base, Array, Array]:
     """Applies the reset of the surfaces that have ``switched`` (k,): returns the base after it,
     whether there was one (), and status bits.
@@ -55,23 +55,25 @@ def reset_at(
     Surfaces that are crossed at the same time reset the state one after the other, in the order of their numbers; the
     derivative is then not defined. A contact that the reset has opened is no longer closed.
     """
-    where, problem, none = flown.where, pieces.problem, jnp.zeros((), jnp.int32)
+    where, problem, none = trial_end.where, pieces.problem, jnp.zeros((), jnp.int32)
     if problem.reset is None:
-        return flown, jnp.zeros((), bool), none
-    level, rate = frozen(pieces.rates(where.sides, t, flown.q, flown.v, flown.a, args))
-    together = (level <= where.allowed) & (rate < 0)
+        return trial_end, jnp.zeros((), bool), none
+    level, rate = frozen(pieces.rates(where.sides, t, trial_end.q, trial_end.v, trial_end.a, args))
+    together = (level <= where.roundoff) & (rate < 0)
     crossed = ((switched | together) & ~pieces.slid(where))[pieces.stated]
     # only where the search has found a crossing: a motion that begins on a border has not crossed it
     crossed = crossed & jnp.any(switched)
 
     def behind() -> tuple[Base, Array]:
-        still = flown.allowed, flown.still
-        least = atol + LOW * where.allowed[pieces.stated], jnp.zeros_like(atol)
-        q, v, closed, status = state_behind(problem, crossed, t, flown.q, flown.v, flown.closed, still, least, args)
-        low = None if flown.low is None else jnp.zeros_like(flown.low)
-        return flown._replace(q=q, v=v, low=low, closed=closed), status
+        still = trial_end.roundoff, trial_end.still
+        least = atol + LOW * where.roundoff[pieces.stated], jnp.zeros_like(atol)
+        q, v, closed, status = state_behind(
+            problem, crossed, t, trial_end.q, trial_end.v, trial_end.closed, still, least, args
+        )
+        low = None if trial_end.low is None else jnp.zeros_like(trial_end.low)
+        return trial_end._replace(q=q, v=v, low=low, closed=closed), status
 
-    base, status = lax.cond(jnp.any(crossed), behind, lambda: (flown, none))
+    base, status = lax.cond(jnp.any(crossed), behind, lambda: (trial_end, none))
     return base, jnp.any(crossed), status
 
 

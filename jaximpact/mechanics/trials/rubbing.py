@@ -41,7 +41,7 @@ from .resets import reset_at
 from .sliding import InModes, status_of_modes
 from .steering import Node, steered, unsure
 from .stops import move_to_zero
-from .trial import Base, Hold, Sight, Tolerance, frozen
+from .trial import Base, Hold, LevelValues, Tolerance, frozen
 from .ways import WEAK, signed, times_of
 
 BEGINS = 64  # roundings of time: how far ahead of a start the sides are taken on which a motion begins
@@ -234,34 +234,34 @@ class RubbingContacts:
         return jnp.concatenate([jnp.zeros_like(sticks), sticks, sticks, self.pieces.slid(where.piece)])
 
     def end(
-        self, hold: Hold, switched: Array, t: Array, base: Base, flown: Base, substep: Array, atol: Array, args: Any
+        self, hold: Hold, switched: Array, t: Array, base: Base, trial_end: Base, substep: Array, atol: Array, args: Any
     ) -> tuple[Base, Array, Array]:
         """As `resets.cross_border`, for the level that has ``switched`` (3m + k,): a border is crossed,
         or the mode of a contact ends."""
-        piece, end = flown.where.piece, t + (flown.elapsed - base.elapsed)
+        piece, end = trial_end.where.piece, t + (trial_end.elapsed - base.elapsed)
 
         def value(t: Array, q: Array, v: Array, args: Any) -> Array:
-            return jnp.sum(jnp.where(switched, self.levels(flown.where, t, q, v, flown.closed, args), 0))
+            return jnp.sum(jnp.where(switched, self.levels(trial_end.where, t, q, v, trial_end.closed, args), 0))
 
-        moved = lambda: move_to_zero(hold, value, end, flown, substep, args)
-        at, met = lax.cond(jnp.any(switched), moved, lambda: (flown, jnp.zeros((), jnp.int32)))
+        moved = lambda: move_to_zero(hold, value, end, trial_end, substep, args)
+        at, met = lax.cond(jnp.any(switched), moved, lambda: (trial_end, jnp.zeros((), jnp.int32)))
         if self.pieces.count == 0:
             return at, jnp.zeros((), bool), met
         of_switches = switched[3 * self.m :]
         met |= self.pieces.vanishing(
-            piece, of_switches & ~self.pieces.slid(piece), end, flown.q, flown.v, flown.a, args
+            piece, of_switches & ~self.pieces.slid(piece), end, trial_end.q, trial_end.v, trial_end.a, args
         )
         later = t + (at.elapsed - base.elapsed)
         at, has, status = reset_at(self.pieces, of_switches, later, at._replace(where=piece), atol, args)
-        return at._replace(where=flown.where), has, met | status
+        return at._replace(where=trial_end.where), has, met | status
 
     def of_force(self, levels: Array) -> Array:
         """Returns those of all levels (3m + k,) that are of the force."""
         return levels[3 * self.m :]
 
-    def ends(self, problem: Problem, event: Event, flown: Base, switched: Array, substep: Array, args: Any) -> Ends:
+    def ends(self, problem: Problem, event: Event, trial_end: Base, switched: Array, substep: Array, args: Any) -> Ends:
         """As `ends_of_modes`."""
-        return ends_of_modes(self, problem, event, flown, switched, substep, args)
+        return ends_of_modes(self, problem, event, trial_end, switched, substep, args)
 
     def before(
         self, problem: Problem, event: Event, where: Modes, ends: Ends, shoved: Array, closed: Array, args: Any
@@ -272,10 +272,10 @@ class RubbingContacts:
         still = ((closed & (where.mode == STICK) & ~ends.breaks) | ends.apart) & ~shoved
         return WithFriction(closed, still, ends.stopped & ~shoved, where.way, where.jammed, slip)
 
-    def behind(self, flown: Base, crossed: Array, now: tuple) -> Modes:
-        """Returns the modes at the end ``flown`` of a trial, where the levels ``crossed`` (k,) of the force are, on the
-        sides beyond; ``now`` = (t, q, v, args)."""
-        where = flown.where._replace(force=frozen(flown.force))
+    def behind(self, trial_end: Base, crossed: Array, now: tuple) -> Modes:
+        """Returns the modes at the end ``trial_end`` of a trial, where the levels ``crossed`` (k,) of the force are, on
+        the sides beyond; ``now`` = (t, q, v, args)."""
+        where = trial_end.where._replace(force=frozen(trial_end.force))
         if self.pieces.count == 0:
             return where
         sides = self.pieces.beyond(where.piece, crossed, *now)
@@ -293,7 +293,7 @@ class RubbingContacts:
         return base, status if scheme.jumps else status & ~int(Status.DERIVATIVE_EVENTS)
 
     def status_of_arrival(
-        self, step: Step, arrival: Arrival, ends: Ends, change: Change, base: Base, flown: Base, after: Base
+        self, step: Step, arrival: Arrival, ends: Ends, change: Change, base: Base, trial_end: Base, after: Base
     ) -> Array:
         """Returns the status of derivatives where slips stop and borders are crossed at one instant, or at that of an
         impact."""
@@ -303,7 +303,7 @@ class RubbingContacts:
             return status
         now, over = frozen((*arrival.event[:3], step.motion.args)), ends.stopped | ends.breaks
         return status | status_of_crossing(
-            self.pieces, flown.where.piece, arrival.crossed, arrival.impact, over, flown.a, now
+            self.pieces, trial_end.where.piece, arrival.crossed, arrival.impact, over, trial_end.a, now
         )
 
     def report(self, m: int, where: Any) -> FrictionInfo:
@@ -323,14 +323,14 @@ class RubbingContacts:
         return jnp.where(jnp.arange(self.count) < 3 * self.m, jnp.minimum(off, s * s / 8), off)
 
     def status_of_trial(
-        self, where: Modes, sight: Sight, touches: Array, off: Array, end: tuple, closed: Array, args: Any
+        self, where: Modes, level_values: LevelValues, touches: Array, off: Array, end: tuple, closed: Array, args: Any
     ) -> Array:
         """Returns DERIVATIVE_EVENTS if in a trial a contact only just goes on to slip or to stick, or ends within a
         time ``off`` () of a change.
 
-        ``sight``: record of the levels; ``touches`` (3m + k,): those that touch zero at the end.
+        ``level_values``: record of the levels; ``touches`` (3m + k,): those that touch zero at the end.
         """
-        value, rate = sight.after
+        value, rate = level_values.after
         near, m = jnp.abs(value) < off * jnp.abs(rate), 3 * self.m
         # in the plane a contact whose force only just stays within the cone goes on as it does, unless breaking away
         # makes the force jump
@@ -387,21 +387,28 @@ def held_in_modes(place: Place, where: Modes, closed: Array, slack: Array) -> tu
 
 
 def ends_of_modes(
-    contacts: RubbingContacts, problem: Problem, event: Event, flown: Base, switched: Array, substep: Array, args: Any
+    contacts: RubbingContacts,
+    problem: Problem,
+    event: Event,
+    trial_end: Base,
+    switched: Array,
+    substep: Array,
+    args: Any,
 ) -> Ends:
-    """Finds the modes that end at an ``event``, at the end ``flown`` of a trial, where a level has ``switched`` (3m,).
+    """Finds the modes that end at an ``event``, at the end ``trial_end`` of a trial,
+    where a level has ``switched`` (3m,).
 
     Other levels that are zero at the same time, and fall, end too: of two contacts of one body that break away, the
     first is at its limit without slip until the second is. Two contacts that stop, or break away, at one instant are
     harmless if no impulse passes from one to the other. If they are linked, or if one breaks away where the force
     jumps, the status gets DERIVATIVE_EVENTS.
     """
-    where, m, none = frozen(flown.where), len(flown.closed), jnp.zeros((), jnp.int32)
+    where, m, none = frozen(trial_end.where), len(trial_end.closed), jnp.zeros((), jnp.int32)
 
     def look() -> Array:
-        watch = contacts.watch(*frozen((where, flown.closed, flown.slack, args)))
-        level, rate = watch(*frozen((event.t, flown.q, event.v, flown.a)))
-        return switched | ((level <= where.allowed) & (rate * substep < -where.allowed))
+        watch = contacts.watch(*frozen((where, trial_end.closed, trial_end.slack, args)))
+        level, rate = watch(*frozen((event.t, trial_end.q, event.v, trial_end.a)))
+        return switched | ((level <= where.roundoff) & (rate * substep < -where.roundoff))
 
     ended = lax.cond(jnp.any(switched[: 3 * m]), look, lambda: jnp.zeros_like(switched))
     stopped, breaks = ended[:m], ended[m : 2 * m] | ended[2 * m : 3 * m]
@@ -409,11 +416,11 @@ def ends_of_modes(
     def look_at_several() -> tuple[Array, Array]:
         slip = Slip.at(problem, event.metric, event.t, event.q, event.v, args)
         apart, linked = others_at_once(event.contacts, slip, stopped, switched[:m])
-        apart, told = apart | (stopped & (slip.k > 1)), jnp.any(linked)
+        apart, reported = apart | (stopped & (slip.k > 1)), jnp.any(linked)
         if problem.static_friction is not None:
             first = switched[m : 2 * m] | switched[2 * m : 3 * m]
-            told |= jnp.any(jnp.stack(others_at_once(event.contacts, slip, breaks, first)))
-        return apart, as_status(told, Status.DERIVATIVE_EVENTS)
+            reported |= jnp.any(jnp.stack(others_at_once(event.contacts, slip, breaks, first)))
+        return apart, as_status(reported, Status.DERIVATIVE_EVENTS)
 
     several = (jnp.sum(stopped) > 1) | (jnp.sum(breaks) > 1)
     # where slip in space stops, a little of it is left
@@ -439,13 +446,13 @@ def base_in_modes(
     pieces, piece = contacts.pieces, where.piece
     where = where.turned(place)
     view = place.view
-    allowed = rounding_of_gaps(view.contacts, q, v, view, substep) + NOTHING * atol
+    roundoff = rounding_of_gaps(view.contacts, q, v, view, substep) + NOTHING * atol
     slack = NOTHING * atol / jnp.maximum(substep, substep**2)
     still = frozen(noise(view.contacts, v, view.gap_velocity))
-    touching = frozen((view.contacts.gap <= allowed) & (jnp.abs(view.gap_velocity) <= still)) & ~change.loosed
-    among = (closed & ~change.loosed) | touching
-    changed = change.some | jnp.any(among & ~closed)
-    anew = lambda: _decide(place, among, where, change, closed, substep, slack)
+    touching = frozen((view.contacts.gap <= roundoff) & (jnp.abs(view.gap_velocity) <= still)) & ~change.loosed
+    candidates = (closed & ~change.loosed) | touching
+    changed = change.some | jnp.any(candidates & ~closed)
+    anew = lambda: _decide(place, candidates, where, change, closed, substep, slack)
     as_before = lambda: _Decision(closed, where, jnp.zeros((), jnp.int32))
     closed, where, status = frozen(lax.cond(changed, anew, as_before))
     where = where.onwards(place, closed, changed, atol, span)
@@ -454,73 +461,82 @@ def base_in_modes(
     parts = [place.noise + NOTHING * atol, of_force, of_force]
     if pieces.count:
         parts.append(rounding_of_levels(pieces, piece.sides, t, q, v, a, atol, span, args))
-        where = where._replace(piece=piece._replace(allowed=frozen(parts[-1])))
+        where = where._replace(piece=piece._replace(roundoff=frozen(parts[-1])))
     rounding = jnp.concatenate(parts)
-    where = where._replace(force=frozen(force), allowed=frozen(rounding))
+    where = where._replace(force=frozen(force), roundoff=frozen(rounding))
     if where.tangents is not None:
         slips = (where.of(closed).mode == SLIP) & ~where.limit
         where = where._replace(times=times_of(place, force, slips, where.way, where.floor))
     status |= as_status(where.several, Status.IMPULSES_NOT_UNIQUE)
     base = Base(
-        elapsed, q, v, a, closed, force, push, frozen(allowed), still, slack, joint_force=of_joints, where=where,
+        elapsed, q, v, a, closed, force, push, frozen(roundoff), still, slack, joint_force=of_joints, where=where,
         held=frozen(jnp.max(jnp.abs(a - view.free))),
     )  # fmt: skip
     return base, status
 
 
 def _decide(
-    place: Place, among: Array, where: Modes, change: Change, closed: Array, substep: Array, slack: Array
+    place: Place, candidates: Array, where: Modes, change: Change, closed: Array, substep: Array, slack: Array
 ) -> _Decision:
-    """Decides what the contacts ``among`` (m,) do from a place on, by Coulomb's law for accelerations; ``closed`` (m,):
-    those that were closed."""
+    """Decides what the contacts ``candidates`` (m,) do from a place on, by Coulomb's law for accelerations; ``closed``
+    (m,): those that were closed."""
     place = frozen(place)
     moves = place.moving(substep)
     anew = change.struck | change.begins | ~closed
     slips = jnp.where(anew, moves & ~change.rests, (where.mode == SLIP) & ~change.stopped)
     way = jnp.where(anew[:, None] | (where.way == 0), heading(place.slip), where.way)
-    towards = jnp.where(slips[:, None], way, 0)
-    towards = jnp.where(change.breaks[:, None], -heading(where.force[:, 1:]), towards)
+    slip_direction = jnp.where(slips[:, None], way, 0)
+    slip_direction = jnp.where(change.breaks[:, None], -heading(where.force[:, 1:]), slip_direction)
     tolerated = place.rounding() + slack
-    m, static = len(among), place.cones.static is not None
+    m, static = len(candidates), place.cones.static is not None
 
     def law(carry: tuple) -> tuple:
-        towards, limit, *_ = carry
-        force, did = at_limit(place, limit).decide(among, towards, where.force)
-        acts, rubs = among & (did.mode != OPEN), place.cones.friction > 0
+        slip_direction, limit, *_ = carry
+        force, current = at_limit(place, limit).decide(candidates, slip_direction, where.force)
+        acts, rubs = candidates & (current.mode != OPEN), place.cones.friction > 0
         # a contact without force is held, and does what it would with one
-        mode = jnp.where(acts, did.mode, jnp.where(jnp.any(towards != 0, axis=1), SLIP, STICK))
+        mode = jnp.where(acts, current.mode, jnp.where(jnp.any(slip_direction != 0, axis=1), SLIP, STICK))
         mode = jnp.where(rubs, mode, SLIP).astype(jnp.int32)
-        way = jnp.where((mode == SLIP)[:, None], jnp.where(did.direction != 0, did.direction, towards), 0)
+        way = jnp.where(
+            (mode == SLIP)[:, None], jnp.where(current.direction != 0, current.direction, slip_direction), 0
+        )
         way = jnp.where(rubs[:, None], way, 0)
         several = lambda mode: dependent(place.cones.delassus(), mode, place.cones.friction)
         mode_in_act = jnp.where(acts, mode, OPEN)
-        none = jnp.zeros_like(among)
+        none = jnp.zeros_like(candidates)
         found = where._replace(mode=mode, way=way, force=force, several=several(mode_in_act), jammed=none, limit=limit)
         # forces in these modes are those of the solver to rounding
         held = _forces(place, found, acts)
         accelerations = place.cones.velocity(held)
-        stays = acts | (among & (accelerations[:, 0] <= 1e3 * tolerated))
+        stays = acts | (candidates & (accelerations[:, 0] <= 1e3 * tolerated))
         found = found._replace(mode=jnp.where(stays, mode, OPEN))
         # contacts without force would hold by their tangential forces alone
         idle = stays & ~acts & (mode == STICK)
         hold_all = lambda: _forces(place, found._replace(several=several(found.mode)), stays)
         held = lax.cond(jnp.any(idle), hold_all, lambda: held)
         out = (acts | idle) & (mode == STICK) & (_room(place, held) < -tolerated)
-        again = jnp.where(out[:, None], -heading(held[:, 1:]), towards)
+        again = jnp.where(out[:, None], -heading(held[:, 1:]), slip_direction)
         if static:
             # with friction of slip, those begin to slip that no others hold
             begins = place.cones.velocity(_forces(place, found._replace(limit=none), stays))[:, 1:]
-            begins = jnp.any(limit) & ~jnp.any(out) & (jnp.sum(towards * begins, axis=1) > tolerated)
+            begins = jnp.any(limit) & ~jnp.any(out) & (jnp.sum(slip_direction * begins, axis=1) > tolerated)
             limit = (limit & ~begins) | out
-        return again, limit, jnp.any(again != towards) | jnp.any(limit != found.limit), stays, found, accelerations
+        return (
+            again,
+            limit,
+            jnp.any(again != slip_direction) | jnp.any(limit != found.limit),
+            stays,
+            found,
+            accelerations,
+        )
 
-    limit = (change.breaks | where.limit) & ~moves if static else jnp.zeros_like(among)
-    first = (towards, limit, jnp.ones((), bool), among, where, jnp.zeros_like(where.force))
+    limit = (change.breaks | where.limit) & ~moves if static else jnp.zeros_like(candidates)
+    first = (slip_direction, limit, jnp.ones((), bool), candidates, where, jnp.zeros_like(where.force))
     # no more than once for each contact, or twice: each time one more begins to slip
     *_, stays, found, accelerations = lax.fori_loop(
         0, (1 + static) * m + 1, lambda _, carry: lax.cond(carry[2], law, lambda x: x, carry), first
     )
-    edge = _on_edge(place, stays, found, towards, accelerations)
+    edge = _on_edge(place, stays, found, slip_direction, accelerations)
     # with other data a contact without force may have one, and rub
     edge |= jnp.any(stays & (place.cones.friction > 0) & (place.cones.scales() * found.force[:, 0] <= tolerated))
     # beyond Painleve's bound no acceleration may satisfy the law: then velocities jump
@@ -528,7 +544,7 @@ def _decide(
     wrong = stays & ((accelerations[:, 0] < -1e3 * tolerated) | (place.cones.scales() * held[:, 0] < -tolerated))
     matrix, mu = place.cones.delassus(), place.cones.friction
     beyond = jams(matrix, mu)
-    lifts = among & (found.mode == OPEN) & could_jam(matrix, mu, towards)
+    lifts = candidates & (found.mode == OPEN) & could_jam(matrix, mu, slip_direction)
     jammed = wrong & beyond
     status = as_status(edge & ~jnp.any(jammed), Status.DERIVATIVE_EVENTS)
     status |= as_status(jnp.any((stays & beyond) | lifts), Status.FRICTION_JAMMED)
@@ -536,12 +552,12 @@ def _decide(
     return _Decision(stays, found._replace(jammed=jammed), status)
 
 
-def _on_edge(place: Place, closed: Array, found: Modes, towards: Array, accelerations: Array) -> Array:
+def _on_edge(place: Place, closed: Array, found: Modes, slip_direction: Array, accelerations: Array) -> Array:
     """Tests whether a contact at rest only just sticks, or only just begins to slip, (): a small change of a force
     would change its mode."""
     room = _room(place, found.force)
     most = place.cones.scales() * place.cones.at_rest * found.force[:, 0]
-    rests = closed & (place.cones.friction > 0) & ~jnp.any(towards != 0, axis=1)
+    rests = closed & (place.cones.friction > 0) & ~jnp.any(slip_direction != 0, axis=1)
     sticks = rests & (found.mode == STICK) & (room <= EDGE * most)
     begins = rests & (found.mode == SLIP) & (lengths(accelerations[:, 1:]) <= EDGE * lengths(place.cones.offset[:, 1:]))
     return jnp.any(sticks | begins)

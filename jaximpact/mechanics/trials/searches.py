@@ -79,7 +79,7 @@ def decide_on_trial(
         nothing = jnp.zeros_like(base.closed)
         return Verdict(fine, nothing, nothing, search._replace(s=search.substep))
     gap, _ = trial.after
-    negative, pulling = ~base.closed & (gap < -base.allowed), base.closed & (trial.push < 0)
+    negative, pulling = ~base.closed & (gap < -base.roundoff), base.closed & (trial.push < 0)
     settled, contact, improved = _newton(base, search, trial, s, negative, shortest)
     released, falsi = _regula_falsi(base, search, trial, s)
 
@@ -87,7 +87,7 @@ def decide_on_trial(
     for_impact = ((stepping & fine) | released) & jnp.any(negative)
     for_release = (jnp.where(stepping, fine & ~for_impact, settled)) & jnp.any(pulling)
     found = (settled & ~for_release) | (released & ~for_impact)
-    x, dips = least_gaps(trial.before, trial.after, s, base.allowed)
+    x, dips = least_gaps(trial.before, trial.after, s, base.roundoff)
     part = jnp.minimum(jnp.min(jnp.where(dips & ~base.closed & ~negative, x, 1)), trial.negative)
     ends = (stepping & fine & ~for_impact & ~for_release) | found
     split = ends & (part < 1)
@@ -150,7 +150,7 @@ def _newton(
     least = jnp.min(correction)
     beyond = jnp.any(which & ((gap < 0) | ((began < 0) & (rate >= 0))))
     small, improved = safeguarded_newton(search, s, least, beyond, shortest)
-    small |= jnp.all(~which | (jnp.abs(gap) <= base.allowed))  # all gaps are zero up to round-off
+    small |= jnp.all(~which | (jnp.abs(gap) <= base.roundoff))  # all gaps are zero up to round-off
     contact = which & (jnp.arange(len(which)) == jnp.argmin(jnp.where(which, correction, jnp.inf)))
     return (search.sought == IMPACT) & small, contact, improved
 

@@ -19,11 +19,11 @@ from ..status import FAILURES
 from .bases import base_at
 from .borders import SettledSides, border_status, settle_sides, status_of_slopes
 from .changes import Arrival, Change, Ends
-from .impacts_on_borders import Meeting, status_at_impact, status_behind
+from .impacts_on_borders import Coincidence, status_at_impact, status_behind
 from .one_piece import OnePiece
 from .pieces import Pace, Pieces, Where
 from .resets import cross_border
-from .trial import Base, Hold, Sight, Tolerance, frozen
+from .trial import Base, Hold, LevelValues, Tolerance, frozen
 
 
 class SmoothContacts:
@@ -93,10 +93,10 @@ class SmoothContacts:
         return 0.0
 
     def end(
-        self, hold: Hold, switched: Array, t: Array, base: Base, flown: Base, substep: Array, atol: Array, args: Any
+        self, hold: Hold, switched: Array, t: Array, base: Base, trial_end: Base, substep: Array, atol: Array, args: Any
     ) -> tuple[Base, Array, Array]:
         """As `resets.cross_border`."""
-        return cross_border(self.pieces, hold, switched, t, base, flown, substep, atol, args)
+        return cross_border(self.pieces, hold, switched, t, base, trial_end, substep, atol, args)
 
     def unresolved(self, s: Array, off: Array) -> Array:
         """Returns the changes of levels whose second rate is 1 that are not resolved in a trial of length s; ``off``
@@ -104,14 +104,14 @@ class SmoothContacts:
         return off
 
     def status_of_trial(
-        self, where: Where, sight: Sight, touches: Array, off: Array, end: tuple, closed: Array, args: Any
+        self, where: Where, level_values: LevelValues, touches: Array, off: Array, end: tuple, closed: Array, args: Any
     ) -> Array:
         """As `borders.border_status`."""
-        return border_status(self.pieces, where, sight, touches, off, end, closed, args)
+        return border_status(self.pieces, where, level_values, touches, off, end, closed, args)
 
-    def ends(self, problem: Problem, event: Event, flown: Base, switched: Array, substep: Array, args: Any) -> Ends:
+    def ends(self, problem: Problem, event: Event, trial_end: Base, switched: Array, substep: Array, args: Any) -> Ends:
         """Returns the modes that end at an event: none."""
-        return Ends.none(len(flown.closed))
+        return Ends.none(len(trial_end.closed))
 
     def before(
         self, problem: Problem, event: Event, where: Where, ends: Ends, shoved: Array, closed: Array, args: Any
@@ -119,10 +119,10 @@ class SmoothContacts:
         """Returns what the ``closed`` contacts (m,) did until an event."""
         return WithoutFriction(closed)
 
-    def behind(self, flown: Base, crossed: Array, now: tuple) -> Where:
+    def behind(self, trial_end: Base, crossed: Array, now: tuple) -> Where:
         """Returns the sides from which `settle` is to decide, where the levels ``crossed`` (k,) are at the end of a
         trial."""
-        return flown.where
+        return trial_end.where
 
     def settle(
         self, step: Step, t: Array, elapsed: Array, q: Array, v: Array, closed: Array, where: Where, change: Change,
@@ -172,7 +172,7 @@ class SmoothContacts:
         return base, status
 
     def status_of_arrival(
-        self, step: Step, arrival: Arrival, ends: Ends, change: Change, base: Base, flown: Base, after: Base
+        self, step: Step, arrival: Arrival, ends: Ends, change: Change, base: Base, trial_end: Base, after: Base
     ) -> Array:
         """Returns the status of derivatives where a motion meets borders and has impacts at one instant."""
         scheme, motion = step.scheme, step.motion
@@ -180,14 +180,14 @@ class SmoothContacts:
             return jnp.zeros((), jnp.int32)
         (t, q, v, *_, speed), jolt, args = arrival.event, arrival.jolt, motion.args
         within = scheme.resolution(motion)
-        where = base.where._replace(allowed=flown.where.allowed)
-        meeting = Meeting((t, q, v, args), base.a, arrival.candidates & ~jolt.struck, speed, motion.e)
-        status = status_at_impact(jolt.problem, self.pieces, where, within, meeting)
+        where = base.where._replace(roundoff=trial_end.where.roundoff)
+        coincidence = Coincidence((t, q, v, args), base.a, arrival.candidates & ~jolt.struck, speed, motion.e)
+        status = status_at_impact(jolt.problem, self.pieces, where, within, coincidence)
         return status | status_behind(self.pieces, after, jnp.any(change.switched), t, within, args)
 
     def report(self, m: int, where: Any) -> FrictionInfo:
         """Returns the report on the friction of a step without any."""
-        return FrictionInfo.none(m, 0, where.allowed.dtype)
+        return FrictionInfo.none(m, 0, where.roundoff.dtype)
 
     def impulses(self, impulse: Array, base: Base) -> tuple[Array, FrictionInfo]:
         """Returns the normal impulses (m,) of a step, and its report on friction."""

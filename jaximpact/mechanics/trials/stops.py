@@ -21,7 +21,7 @@ from ..problem import Problem
 from ..rest import AtRest, Jammed
 from ..status import Status, as_status
 from .searches import CLOSE, STEPPING, STOP, TOGETHER, Search, Verdict, safeguarded_newton
-from .trial import Base, Sight, Trial, cubic, first_root, frozen, least_gaps
+from .trial import Base, LevelValues, Trial, cubic, first_root, frozen, least_gaps
 
 NEAR_START = 16  # roundings of time, within which of a surface a motion counts as starting on it
 
@@ -226,7 +226,7 @@ class Stop(NamedTuple):
         q: Array,
         v: Array,
         args: Any,
-        sight: Sight,
+        level_values: LevelValues,
         stops: Array,
         struck: Array,
         reset: Array,
@@ -234,13 +234,13 @@ class Stop(NamedTuple):
         """Returns the record for the state (t, q, v) from which the motion goes on after a
         trial and the events at its end.
 
-        ``sight``: values of the function of the surface at the start and the end of the trial, before these events;
-        ``stops`` (): whether the trial has ended on the surface, and the motion with it; ``struck`` (m,): contacts that
-        had an impact at the end of the trial; ``reset`` (): whether there was a reset there. An impact or a reset makes
-        the state jump; if the function changes its sign by that, the change counts too.
+        ``level_values``: values of the function of the surface at the start and the end of the trial, before these
+        events; ``stops`` (): whether the trial has ended on the surface, and the motion with it; ``struck`` (m,):
+        contacts that had an impact at the end of the trial; ``reset`` (): whether there was a reset there. An impact or
+        a reset makes the state jump; if the function changes its sign by that, the change counts too.
         """
         side = jnp.sign(frozen(until.value(t, q, v, args)))
-        crossed = sight.after[0] < 0
+        crossed = level_values.after[0] < 0
         # where the trial has crossed it the way that does not count, the impact begins on the other side
         before = jnp.where(crossed, -self.side, self.side)
         jumps = (jnp.any(struck) | reset) & until.counts(before) & (side * before < 0)
@@ -282,8 +282,8 @@ def check_surface(
     ``search``: the plan of this trial; ``shortest`` (): the shortest trial that time resolves. If a trial that would be
     accepted has crossed the surface, a search for the time of crossing begins.
     """
-    sight: Any = trial.sight
-    (value, rate), struck = sight.after, jnp.any(verdict.impact)
+    level_values: Any = trial.level_values
+    (value, rate), struck = level_values.after, jnp.any(verdict.impact)
     # time from the end of the trial to the impact that ends it, which the last correction will add
     gap, gap_rate = trial.after
     impact = -jnp.sum(jnp.where(verdict.impact, gap / jnp.where(verdict.impact, gap_rate, 1), 0))
@@ -292,8 +292,8 @@ def check_surface(
     # an impact at the same time as the surface does not come before it
     spare = jnp.where(struck, TOGETHER * search.substep, shortest)
     begins = ends & counts & (value + impact * rate <= spare * jnp.maximum(-rate, 0))
-    x, dips = least_gaps(sight.before, sight.after, s, sight.allowed)
-    part = jnp.minimum(jnp.where(dips, x, 1), sight.negative)
+    x, dips = least_gaps(level_values.before, level_values.after, s, level_values.roundoff)
+    part = jnp.minimum(jnp.where(dips, x, 1), level_values.negative)
     split = ends & ~begins & (value > 0) & (part < 1) & (s > shortest)
 
     closes = rate < 0
@@ -304,7 +304,9 @@ def check_surface(
     pick = lambda new, turn, other: jnp.where(begins, new, jnp.where(seeking, turn, other))
     following = verdict.search
     s = jnp.where(
-        split, s * part, pick(s * first_root(cubic(sight.before, sight.after, s), value), improved.s, following.s)
+        split,
+        s * part,
+        pick(s * first_root(cubic(level_values.before, level_values.after, s), value), improved.s, following.s),
     )
     following = following._replace(
         s=s,
@@ -318,18 +320,18 @@ def check_surface(
 
 
 def move_to_zero(
-    hold: Callable[..., Any], value: Callable[..., Array], t: Array, flown: Base, substep: Array, args: Any
+    hold: Callable[..., Any], value: Callable[..., Array], t: Array, trial_end: Base, substep: Array, args: Any
 ) -> tuple[Base, Array]:
-    """Moves the end ``flown`` of a trial, at time t, along the motion to where a function ``value(t, q, v, args)`` is
-    zero; also returns status bits.
+    """Moves the end ``trial_end`` of a trial, at time t, along the motion to where a function ``value(t, q, v, args)``
+    is zero; also returns status bits.
 
     A search has made the time of that move almost zero; it carries the derivative of the time at which the function is
     zero. The motion is a Taylor polynomial of third order, with accelerations by ``hold`` (`trial.held`), so that
     second derivatives are those of the motion. If the move takes longer than a small fraction of ``substep`` (), the
     function jumps: the end is not moved, and the status is DERIVATIVE_JUMP.
     """
-    q, v, a = flown.q, flown.v, flown.a
-    force = lambda s: hold(t + s, q + s * v, v + s * a, flown.closed, flown.slack, args)[0]
+    q, v, a = trial_end.q, trial_end.v, trial_end.a
+    force = lambda s: hold(t + s, q + s * v, v + s * a, trial_end.closed, trial_end.slack, args)[0]
     zero = jnp.zeros_like(t)
     # frozen: max(q, 0)^(3/2) has no second derivative on its border, and the two first derivatives of the move need
     # none
@@ -349,4 +351,4 @@ def move_to_zero(
     smooth = (rate != 0) & (jnp.abs(delay) <= 2 * CLOSE * substep)
     delay = jnp.where(smooth, delay, 0)
     status = as_status(~frozen(smooth), Status.DERIVATIVE_JUMP)
-    return flown._replace(elapsed=flown.elapsed + delay, q=place(delay), v=speed(delay)), status
+    return trial_end._replace(elapsed=trial_end.elapsed + delay, q=place(delay), v=speed(delay)), status

@@ -40,16 +40,23 @@ class StepTotals(NamedTuple):
     near: Any = None
 
     def with_collision(
-        self, found: Collision, jolt: Array, flown: Base, delay: Array, t: Array, spread: Array | None, status: Array
+        self,
+        found: Collision,
+        jolt: Array,
+        trial_end: Base,
+        delay: Array,
+        t: Array,
+        spread: Array | None,
+        status: Array,
     ) -> StepTotals:
         """Returns the totals with those of a collision: impulses, residual, error and status bits.
 
-        ``flown``: the end of the trial before it; ``delay`` (): how much later the collision is, at time t; ``jolt``
-        (j,): the impulse of the joints before it; ``spread`` (m,): errors of the times of impacts.
+        ``trial_end``: the end of the trial before it; ``delay`` (): how much later the collision is, at time t;
+        ``jolt`` (j,): the impulse of the joints before it; ``spread`` (m,): errors of the times of impacts.
         """
-        hit, joints = jnp.any(found.impact), add_late_impulse(self.joints, delay, flown)
+        hit, joints = jnp.any(found.impact), add_late_impulse(self.joints, delay, trial_end)
         return self._replace(
-            impulse=self.impulse + delay * flown.force + found.impulse,
+            impulse=self.impulse + delay * trial_end.force + found.impulse,
             met=self.met | found.impact,
             residual=jnp.maximum(self.residual, lax.stop_gradient(found.error)),
             latest=jnp.where(hit, lax.stop_gradient(t), self.latest),
@@ -61,20 +68,20 @@ class StepTotals(NamedTuple):
         )
 
 
-def add_joint_impulse(told: JointInfo, impulse: Array, residual: Array | None = None) -> JointInfo:
+def add_joint_impulse(report: JointInfo, impulse: Array, residual: Array | None = None) -> JointInfo:
     """Adds the ``impulse`` (j,) of the joints in a trial, and the ``residual`` |c| (j,) after it,
-    to their report ``told``."""
-    left = told.residual if residual is None else jnp.maximum(told.residual, residual)
-    return JointInfo(told.impulse + impulse, left)
+    to their ``report``."""
+    left = report.residual if residual is None else jnp.maximum(report.residual, residual)
+    return JointInfo(report.impulse + impulse, left)
 
 
-def add_late_impulse(told: JointInfo, delay: Array, flown: Base) -> JointInfo:
-    """Adds the joints' impulse between the end ``flown`` of a trial and an event a ``delay`` ()
-    later to their report ``told``.
+def add_late_impulse(report: JointInfo, delay: Array, trial_end: Base) -> JointInfo:
+    """Adds the joints' impulse between the end ``trial_end`` of a trial and an event a ``delay`` ()
+    later to their ``report``.
 
     The delay is zero in value up to the search's tolerance, and has the derivative of the event's time.
     """
-    return add_joint_impulse(told, delay * flown.joint_force)
+    return add_joint_impulse(report, delay * trial_end.joint_force)
 
 
 def latest_spread(last: Array | None, spread: Array | None, impact: Array) -> Array | None:

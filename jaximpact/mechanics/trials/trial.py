@@ -38,7 +38,7 @@ class Base(NamedTuple):
 
     Time ``elapsed`` since the step began; q, v and acceleration a (d,); of contacts (m,): which are ``closed``, their
     ``force``, and their ``push``, the force in units of acceleration plus round-off and ``slack``, negative where they
-    would have to pull; the round-off ``allowed`` of negative gaps and ``still`` of gap velocities; ``slack`` (), the
+    would have to pull; the ``roundoff`` of negative gaps and ``still`` of gap velocities; ``slack`` (), the
     acceleration that counts as zero. ``low`` as in `State`; ``joint_force`` (j,); ``where``, the sides of a force with
     jumps (`pieces.Where`); ``held`` (), the largest acceleration that contacts keep a coordinate from,
     since the last event.
@@ -51,7 +51,7 @@ class Base(NamedTuple):
     closed: Array
     force: Array
     push: Array
-    allowed: Array
+    roundoff: Array
     still: Array
     slack: Array
     joint_force: Array
@@ -93,34 +93,34 @@ class GapRecord(NamedTuple):
     of_joints: Array
 
 
-class Sight(NamedTuple):
+class LevelValues(NamedTuple):
     """Record of the functions of surfaces over the stages of a trial, as `GapRecord` is of gaps; they are positive
     before a surface is crossed.
 
     It holds either the function () of the surface that ends the motion (`stops`), or the levels (k,) of the borders of
     the pieces of a force. Values and rates ``before``, at the start of the trial, and ``after``, at the latest stage;
-    the round-off ``allowed`` of negative values; the fraction of the trial at which each was first ``negative``, 1 for
+    the ``roundoff`` of negative values; the fraction of the trial at which each was first ``negative``, 1 for
     never; and the sums ``of_rate`` (n, ...) with the weights of the n error estimates.
     """
 
     before: tuple[Array, Array]
     after: tuple[Array, Array]
-    allowed: Array
+    roundoff: Array
     negative: Array
     of_rate: Array
 
     @classmethod
-    def start(cls, found: tuple[Array, Array], allowed: Array, weights: Array) -> Sight:
+    def start(cls, found: tuple[Array, Array], roundoff: Array, weights: Array) -> LevelValues:
         """Makes the record at the start of a trial from values and rates ``found`` there;
         ``weights`` (n,) are those of the first stage."""
-        return cls(found, found, allowed, jnp.ones_like(found[0]), jnp.multiply.outer(weights, found[1]))
+        return cls(found, found, roundoff, jnp.ones_like(found[0]), jnp.multiply.outer(weights, found[1]))
 
-    def further(self, row: Rows, found: tuple[Array, Array]) -> Sight:
+    def further(self, row: Rows, found: tuple[Array, Array]) -> LevelValues:
         """Adds the next stage, with its ``row`` of the tableau and the values and rates ``found``."""
-        below = (found[0] < -self.allowed) & (row.node < 1)
+        below = (found[0] < -self.roundoff) & (row.node < 1)
         negative = jnp.where(below, jnp.minimum(self.negative, row.node), self.negative)
-        return Sight(
-            self.before, found, self.allowed, negative, self.of_rate + jnp.multiply.outer(row.errors, found[1])
+        return LevelValues(
+            self.before, found, self.roundoff, negative, self.of_rate + jnp.multiply.outer(row.errors, found[1])
         )
 
     def touches(self, s: Array, atol: Array, off: Array | float) -> Array:
@@ -136,7 +136,7 @@ class Sight(NamedTuple):
         falls = (
             jnp.minimum(began, rate) < 0
         )  # else it is least where the trial begins, and has left zero by an event there
-        return moves & falls & (jnp.abs(value) <= jnp.maximum(unknown, self.allowed)) & (rate**2 <= 2 * unknown * bend)
+        return moves & falls & (jnp.abs(value) <= jnp.maximum(unknown, self.roundoff)) & (rate**2 <= 2 * unknown * bend)
 
     def errors(self, s: Array, tolerance: Tolerance) -> Array:
         """Returns the n error estimates (n, k) of the values after a trial of length s, in units of the tolerance."""
@@ -155,9 +155,9 @@ class Trial(NamedTuple):
 
     At its end q, v and acceleration a (d,), ``force`` and ``push`` of closed contacts (m,) as in `Base`; their
     ``impulse`` (m,) over the trial; gaps and rates (m,) ``before`` and ``after`` it; its ``error`` () in units of the
-    tolerance; ``negative`` () as in `GapRecord`; ``low`` as in `State`; the `Sight` of a surface that ends the motion
-    and of the ``borders`` of pieces of the force, None where there are none; force, impulse and residual |c| (j,) of
-    the joints, and status bits of these, at the end.
+    tolerance; ``negative`` () as in `GapRecord`; ``low`` as in `State`; the `LevelValues` of a surface that ends the
+    motion and of the ``borders`` of pieces of the force, None where there are none; force, impulse and residual |c|
+    (j,) of the joints, and status bits of these, at the end.
     """
 
     q: Array
@@ -171,7 +171,7 @@ class Trial(NamedTuple):
     error: Array
     negative: Array
     low: Array | None
-    sight: Sight | None
+    level_values: LevelValues | None
     borders: Any
     joint_force: Array
     joint_impulse: Array
@@ -273,11 +273,11 @@ def attempt(
 
     watches = stop, borders
     begins = (steady[0], *frozen((q, v, base.a)))
-    allowed: Any = (jnp.zeros_like(t), None if base.where is None else base.where.allowed)
-    sights = [w and Sight.start(w(*begins), x, weights) for w, x in zip(watches, allowed, strict=True)]
+    roundoff: Any = (jnp.zeros_like(t), None if base.where is None else base.where.roundoff)
+    watched = [w and LevelValues.start(w(*begins), x, weights) for w, x in zip(watches, roundoff, strict=True)]
 
     def stage(carry: tuple, row: Rows) -> tuple[tuple, tuple[Array, Array] | None]:
-        kept, *_, seen, sights = carry
+        kept, *_, seen, watched = carry
         shift = s * (row.node * v + s * (row.position @ kept))
         x = q + shift
         y = v + s * (row.velocity @ kept)
@@ -285,7 +285,7 @@ def attempt(
         seen = seen._replace(of_joints=seen.of_joints + row.weight * joint_force)
         if m:
             gap, rate = gap_rates(problem, steady[0] + row.node * steady[1], *frozen((x, y)), steady[3])
-            below = jnp.any(~closed & (gap < -base.allowed)) | jnp.any(push < 0)
+            below = jnp.any(~closed & (gap < -base.roundoff)) | jnp.any(push < 0)
             negative = jnp.where(below & (row.node < 1), jnp.minimum(seen.negative, row.node), seen.negative)
             sums = (
                 seen.of_rate + jnp.outer(row.errors, rate),
@@ -294,14 +294,14 @@ def attempt(
             )
             seen = GapRecord(gap, rate, negative, *sums, seen.of_joints)
         at = (steady[0] + row.node * steady[1], *frozen((x, y, a)))
-        sights = [w and sight.further(row, w(*at)) for w, sight in zip(watches, sights, strict=True)]
+        watched = [w and level_values.further(row, w(*at)) for w, level_values in zip(watches, watched, strict=True)]
         kept = jnp.concatenate([a[None], kept[:-1]])
-        return (kept, shift, y, force, push, joint_force, seen, sights), None if since is None else (x, y)
+        return (kept, shift, y, force, push, joint_force, seen, watched), None if since is None else (x, y)
 
     rows = jax.tree.map(lambda x: table(x, q.dtype), rows)
     # v in place of a zero displacement, so that the derivative of the stage is traced once
-    start = (accelerations, v, v, base.force, base.push, base.joint_force, seen, sights)
-    (kept, shift, y, force, push, joint_force, seen, sights), passed = lax.scan(stage, start, rows)
+    start = (accelerations, v, v, base.force, base.push, base.joint_force, seen, watched)
+    (kept, shift, y, force, push, joint_force, seen, watched), passed = lax.scan(stage, start, rows)
     x, low = add_compensated(q, shift, base.low)
     began = Metric.at(problem, q, args, t).joints
     landed = put_on_joints(problem, t + s, x, low, shift, began, args)
@@ -312,11 +312,11 @@ def attempt(
             **dict(zip(("gap", "rate"), gap_rates(problem, *frozen((t + s, x, y)), steady[3]), strict=True))
         )
     if began.size:
-        sights = [
+        watched = [
             w and at and at._replace(after=w(*frozen((t + s, x, y, kept[0]))))
-            for w, at in zip(watches, sights, strict=True)
+            for w, at in zip(watches, watched, strict=True)
         ]
-    error = frozen(_error(tableau, base, kept, x, y, push, s, seen, sights, before[0], tolerance))
+    error = frozen(_error(tableau, base, kept, x, y, push, s, seen, watched, before[0], tolerance))
     if passed is not None and since is not None:
         along = (jnp.concatenate([first[None], rest]) for first, rest in zip((q, v), passed, strict=True))
         # forces that contacts balance are rounded too: of a body at rest nothing else moves
@@ -327,7 +327,7 @@ def attempt(
         matters = jnp.minimum(lasts / (since + s), 1.0)
         error = jnp.maximum(error, matters * of_changes / tolerance.relative)
     of_contacts = (force, push, s * seen.of_force, before, (seen.gap, seen.rate))
-    return Trial(x, y, kept[0], *of_contacts, error, seen.negative, low, sights[0], sights[1], *of_joints)
+    return Trial(x, y, kept[0], *of_contacts, error, seen.negative, low, watched[0], watched[1], *of_joints)
 
 
 def _error(
@@ -339,20 +339,20 @@ def _error(
     push: Array,
     s: Array,
     seen: GapRecord,
-    sights: list[Sight | None],
+    watched: list[LevelValues | None],
     gap: Array,
     tolerance: Tolerance,
 ) -> Array:
     """Returns the error () of a trial of length s from a base to (q, v), in units of the tolerance.
 
     It is the largest error of a coordinate, of a velocity, of an open gap as the integral of its rate, of an impulse as
-    the integral of a push, of a level (``sights``), and the drift of a closed gap.
+    the integral of a push, of a level (``watched``), and the drift of a closed gap.
 
     Args:
         kept: accelerations (k + 1, d) of the stages, the newest first.
         push: push (m,) at the end of the trial, as in `Base`.
         seen: record of gaps and forces over the stages.
-        sights: records of the surface that ends the motion and of the borders, None without them.
+        watched: records of the surface that ends the motion and of the borders, None without them.
         gap: gaps (m,) at the start of the trial.
     """
     if not tableau.estimates:
@@ -368,7 +368,7 @@ def _error(
     if len(base.closed):
         open_ = jnp.where(base.closed[None], 0, s * seen.of_rate / of_gap[None])
         errors += [open_, s * seen.of_push / of_push[None]]
-    errors += [sight.errors(s, tolerance) for sight in sights if sight is not None]
+    errors += [level_values.errors(s, tolerance) for level_values in watched if level_values is not None]
     error = jnp.max(estimate(jnp.concatenate(errors, axis=1)))
     drift = jnp.where(base.closed, jnp.abs(seen.gap - gap) / of_gap, 0)
     return jnp.maximum(error, jnp.max(drift, initial=0))
@@ -388,11 +388,11 @@ def cubic(before: Ends, after: Ends, s: Array) -> tuple[Array, Array, Array, Arr
     return g0, b0, 3 * (g1 - g0) - 2 * b0 - b1, 2 * (g0 - g1) + b0 + b1
 
 
-def least_gaps(before: Ends, after: Ends, s: Array, allowed: Array) -> tuple[Array, Array]:
+def least_gaps(before: Ends, after: Ends, s: Array, roundoff: Array) -> tuple[Array, Array]:
     """Estimates where in [0, 1] gaps (m,) had a minimum within a trial of length s that may have been negative.
 
     ``before``, ``after``: gaps and their rates (m,) at the start and at the end of the trial. Returns that place, 1
-    where there is none, and the mask of such gaps; those that move by less than ``allowed`` (m,) do not count.
+    where there is none, and the mask of such gaps; those that move by less than ``roundoff`` (m,) do not count.
     """
     c0, c1, c2, c3 = cubic(before, after, s)
     c4 = s * after[1]
@@ -402,7 +402,7 @@ def least_gaps(before: Ends, after: Ends, s: Array, allowed: Array) -> tuple[Arr
     value = c0 + x * (c1 + x * (c2 + x * c3))
     # the cubic may be wrong by a fraction of the gap's displacement
     moves = jnp.maximum(-c1, c4)
-    maybe = turns & (value < 0.02 * moves) & (moves > allowed) & (x > NEAREST) & (x < 1 - NEAREST)
+    maybe = turns & (value < 0.02 * moves) & (moves > roundoff) & (x > NEAREST) & (x < 1 - NEAREST)
     return jnp.where(maybe, x, 1), maybe
 
 
@@ -429,7 +429,7 @@ def first_roots(base: Base, trial: Trial, s: Array) -> Array:
     its gap is zero again later.
     """
     gap, rate = trial.before
-    touches = (gap <= base.allowed) & (jnp.abs(rate) <= base.still)
+    touches = (gap <= base.roundoff) & (jnp.abs(rate) <= base.still)
     found = cubic(trial.before, trial.after, s)
     _, _, c2, c3 = found
     turns = (c2 > 0) & (c3 < 0) & (c2 < -c3)

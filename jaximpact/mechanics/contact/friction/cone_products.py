@@ -41,13 +41,13 @@ class Scaled(NamedTuple):
     allowed: Array
 
     @classmethod
-    def of(cls, diagonal: Array, offset: Array, mu: Array, among: Array, allowed: Array) -> Scaled:
-        """Makes the problem of the contacts ``among`` (m,) bool; the others get no impulse.
+    def of(cls, diagonal: Array, offset: Array, mu: Array, candidates: Array, allowed: Array) -> Scaled:
+        """Makes the problem of the contacts ``candidates`` (m,) bool; the others get no impulse.
 
         ``diagonal`` of the Delassus matrix and velocities ``offset`` without impulses, (m, 1 + k) each; ``mu``,
         ``allowed`` (m,) as in the class.
         """
-        taken = among & (diagonal[:, 0] > 0)
+        taken = candidates & (diagonal[:, 0] > 0)
         across = jnp.max(diagonal[:, 1:], axis=1, keepdims=True)
         root = jnp.sqrt(jnp.concatenate([diagonal[:, :1], jnp.broadcast_to(across, diagonal[:, 1:].shape)], axis=1))
         present = taken[:, None] & (root > 0)

@@ -34,15 +34,15 @@ def length(x: Array) -> Array:
     return lengths(x)[..., None]
 
 
-def fastest(offset: Array, among: Array) -> Array:
-    """Returns the largest speed () at which contacts ``among`` (m,) close or slip, given their velocities ``offset``
-    (m, 1 + k) without impulses.
+def fastest(offset: Array, candidates: Array) -> Array:
+    """Returns the largest speed () at which contacts ``candidates`` (m,) close or slip, given their velocities
+    ``offset`` (m, 1 + k) without impulses.
 
     Gaps that open do not count: divided by the step, as in `Maury`, those of near pairs would be the largest of all,
     and tolerances with them.
     """
-    closing = jnp.max(jnp.where(among, -offset[:, 0], 0), initial=0.0)
-    return jnp.maximum(closing, jnp.max(jnp.where(among[:, None], jnp.abs(offset[:, 1:]), 0), initial=0.0))
+    closing = jnp.max(jnp.where(candidates, -offset[:, 0], 0), initial=0.0)
+    return jnp.maximum(closing, jnp.max(jnp.where(candidates[:, None], jnp.abs(offset[:, 1:]), 0), initial=0.0))
 
 
 def direction(x: Array) -> Array:
@@ -94,14 +94,14 @@ def modes_of(w: Array, x: Array, mu: ArrayLike, resolution: Array | float = 0.0)
     return jnp.where(pushed <= 0, OPEN, jnp.where(slips, SLIP, STICK))
 
 
-def frozen(w: Array, x: Array, mu: ArrayLike, modes: Array, towards: Array | None = None) -> Array:
+def frozen(w: Array, x: Array, mu: ArrayLike, modes: Array, slip_direction: Array | None = None) -> Array:
     """Returns the residuals (..., 1 + k) of contacts whose modes are known: x = 0 (open), w = 0 (sticks), w_n = 0 and
     x_t + mu x_n u = 0 (slips).
 
-    The unit vector u is the direction of slip: ``towards`` (..., k) if given,
+    The unit vector u is the direction of slip: ``slip_direction`` (..., k) if given,
     which makes the equations linear in (w, x), else that of w_t.
     """
-    u = direction(w[..., 1:]) if towards is None else towards
+    u = direction(w[..., 1:]) if slip_direction is None else slip_direction
     opened, slips = (modes == OPEN)[..., None], (modes == SLIP)[..., None]
     sliding = x[..., 1:] + _beside(mu, x) * x[..., :1] * u
     tangent = jnp.where(slips, sliding, w[..., 1:])
@@ -121,17 +121,17 @@ def jams(delassus: Array, mu: Array) -> Array:
     return (mu * length(normal[:, 1:])[:, 0] >= normal[:, 0]) & (normal[:, 0] > 0)
 
 
-def could_jam(delassus: Array, mu: Array, towards: Array) -> Array:
+def could_jam(delassus: Array, mu: Array, slip_direction: Array) -> Array:
     """Returns the mask (m,) of the contacts that friction can keep closed although they
     would lift off without an impulse.
 
-    ``towards`` (m, k): unit vectors u in the direction of slip, zero for contacts at rest. A unit of normal impulse
-    with its friction changes the gap velocity of a contact by A_nn - mu A_nt u. The mask marks a contact that slips if
-    this is not positive, and a contact at rest if it is not positive for some direction u (`jams`).
+    ``slip_direction`` (m, k): unit vectors u in the direction of slip, zero for contacts at rest. A unit of normal
+    impulse with its friction changes the gap velocity of a contact by A_nn - mu A_nt u. The mask marks a contact that
+    slips if this is not positive, and a contact at rest if it is not positive for some direction u (`jams`).
     """
     normal = blocks(delassus, mu.shape[0])[:, 0]
-    opens = normal[:, 0] - mu * jnp.sum(normal[:, 1:] * towards, axis=1)
-    return jams(delassus, mu) & ((opens <= 0) | ~jnp.any(towards != 0, axis=1))
+    opens = normal[:, 0] - mu * jnp.sum(normal[:, 1:] * slip_direction, axis=1)
+    return jams(delassus, mu) & ((opens <= 0) | ~jnp.any(slip_direction != 0, axis=1))
 
 
 def dependent(delassus: Array, mode: Array, mu: Array) -> Array:
@@ -219,27 +219,33 @@ class ConeProblem(NamedTuple):
         return mode.astype(jnp.int32), jnp.where((mode == SLIP)[:, None], direction(w[:, 1:]), 0)
 
     def in_modes(
-        self, x: Array, modes: Array, towards: Array | None, times: int = 1, turning: bool = False, several: Any = None
+        self,
+        x: Array,
+        modes: Array,
+        slip_direction: Array | None,
+        times: int = 1,
+        turning: bool = False,
+        several: Any = None,
     ) -> Array:
         """Solves for the impulses (m, 1 + k) of contacts whose ``modes`` (m,) are known,
         by ``times`` Newton steps from impulses x (m, 1 + k).
 
-        ``towards`` (m, k): the directions in which contacts slip; if None, each slips in the direction of its velocity
-        after the impulses. ``turning``: contacts for which ``towards`` is zero slip in that direction too. With given
-        directions one step is exact; each further step makes derivatives of one more order exact. ``several`` ():
-        whether impulses are not unique, if that is known.
+        ``slip_direction`` (m, k): the directions in which contacts slip; if None, each slips in the direction of its
+        velocity after the impulses. ``turning``: contacts for which ``slip_direction`` is zero slip in that direction
+        too. With given directions one step is exact; each further step makes derivatives of one more order exact.
+        ``several`` (): whether impulses are not unique, if that is known.
         """
         # impulses are scaled to velocities by the largest diagonal entry of their contact's block
         scale = lax.stop_gradient(self.scales())[:, None]
         y = scale * x
-        inverse = _inverse_in_modes(*lax.stop_gradient((self, y, scale, modes, towards, several)), turning)
+        inverse = _inverse_in_modes(*lax.stop_gradient((self, y, scale, modes, slip_direction, several)), turning)
         for _ in range(times):
-            y = y - (inverse @ self._equations(y, scale, modes, towards, turning).ravel()).reshape(y.shape)
+            y = y - (inverse @ self._equations(y, scale, modes, slip_direction, turning).ravel()).reshape(y.shape)
         return y / scale
 
-    def _equations(self, y: Array, scale: Array, modes: Array, towards: Array | None, turning: bool) -> Array:
+    def _equations(self, y: Array, scale: Array, modes: Array, slip_direction: Array | None, turning: bool) -> Array:
         """Returns the residuals (m, 1 + k) of `in_modes`, of impulses y (m, 1 + k) that are scaled by ``scale``."""
-        w, u = self.velocity(y / scale), towards
+        w, u = self.velocity(y / scale), slip_direction
         if turning and u is not None:
             u = jnp.where(jnp.any(u != 0, axis=1, keepdims=True), u, direction(w[:, 1:]))
         return frozen(w, y, self.friction, modes, u)
@@ -275,12 +281,12 @@ class ConeProblem(NamedTuple):
 
 
 def _inverse(
-    cones: ConeProblem, y: Array, scale: Array, modes: Array, towards: Array | None, several: Any, turning: bool
+    cones: ConeProblem, y: Array, scale: Array, modes: Array, slip_direction: Array | None, several: Any, turning: bool
 ) -> Array:
     """Returns the inverse of the derivative of `ConeProblem.in_modes`'s equations at y, by which Newton's steps go."""
     delassus, eye = cones.delassus(), jnp.eye(y.size, dtype=y.dtype)
     known = cones._replace(rows=delassus, response=eye)  # the same velocities, by fewer products
-    equations = lambda x: known._equations(x.reshape(y.shape), scale, modes, towards, turning).ravel()
+    equations = lambda x: known._equations(x.reshape(y.shape), scale, modes, slip_direction, turning).ravel()
     matrix = jax.jacfwd(equations)(y.ravel())
     # if impulses are not unique, those near x: the shift keeps rounding from moving away
     eps = float(jnp.finfo(y.dtype).eps)

@@ -18,7 +18,7 @@ from .cones import ConeProblem
 
 
 def pushed_impulses(
-    solve: Callable, matrix: Array, offset: Array, friction: Array, push: Array, guess: Array, among: Array
+    solve: Callable, matrix: Array, offset: Array, friction: Array, push: Array, guess: Array, candidates: Array
 ) -> tuple:
     """Solves a contact problem with friction whose normal impulses are at least ``push`` (m,) >= 0.
 
@@ -26,7 +26,7 @@ def pushed_impulses(
         solve: function of (matrix, offset, friction, guess, among), as below, that returns impulses and other things.
         matrix: Delassus matrix A of the contacts, (m (1 + k), m (1 + k)).
         offset: velocities without impulses (m, 1 + k), those by ``push`` included.
-        friction, guess, among: as in `cone_solver.frictional_impulses`.
+        friction, guess, candidates: as in `cone_solver.frictional_impulses`.
 
     Returns:
         the impulses (m, 1 + k), ``push`` included, and whatever else ``solve`` returns.
@@ -47,13 +47,13 @@ def pushed_impulses(
         both(offset, jnp.where(normal, -scale * first, offset)),
         both(friction, friction),
         both(jnp.where(normal, jnp.maximum(guess - first, 0), guess), first),
-        both(among, among),
+        both(candidates, candidates),
     )
     return found[:m] + jnp.where(normal, first, found[m:]), *others
 
 
 def impulses_beyond(
-    solve: Callable, cones: ConeProblem, matrix: Array, push: Array, guess: Array, among: Array
+    solve: Callable, cones: ConeProblem, matrix: Array, push: Array, guess: Array, candidates: Array
 ) -> tuple[Array, ConeProblem, Array, Array]:
     """Solves a contact problem whose normal impulses are at least ``push``, (m,) or of size 0;
     other arguments as in `pushed_impulses`.
@@ -62,18 +62,18 @@ def impulses_beyond(
     iterations and the residual.
     """
     if not push.size:
-        x, *others = solve(matrix, cones.offset, cones.friction, guess, among)
+        x, *others = solve(matrix, cones.offset, cones.friction, guess, candidates)
         return x, cones, *others
     normal = (jnp.arange(cones.offset.shape[1]) == 0)[None, :]
     change = lambda x: (matrix @ x.ravel()).reshape(x.shape)
     offset = cones.offset + change(jnp.where(normal, push[:, None], 0))
-    x, *others = pushed_impulses(solve, matrix, offset, cones.friction, push, guess, among)
+    x, *others = pushed_impulses(solve, matrix, offset, cones.friction, push, guess, candidates)
     rebounds = normal & (x[:, :1] > 0)
     return x, cones._replace(offset=jnp.where(rebounds, -change(x), cones.offset)), *others
 
 
 def impact_impulses(
-    law: ImpactLaw, e: Array, cones: ConeProblem, solve: Callable, matrix: Array, guess: Array, among: Array
+    law: ImpactLaw, e: Array, cones: ConeProblem, solve: Callable, matrix: Array, guess: Array, candidates: Array
 ) -> tuple[Array, ConeProblem, Array]:
     """Solves an impact with friction.
 
@@ -81,7 +81,7 @@ def impact_impulses(
         e: coefficients of restitution (m,).
         cones: the contact problem whose ``offset`` (m, 1 + k) are the velocities before the impact; ``matrix``:
             its Delassus matrix.
-        solve, guess, among: as in `pushed_impulses`; ``solve`` returns impulses, iterations and the residual.
+        solve, guess, candidates: as in `pushed_impulses`; ``solve`` returns impulses, iterations and the residual.
 
     Returns:
         impulses (m, 1 + k); the problem with restitution in its ``offset``, of which they are the solution;
@@ -92,11 +92,11 @@ def impact_impulses(
         offset=cones.offset + jnp.where(normal, law.velocity(e, cones.offset[:, 0])[:, None], 0)
     )
     if not law.two_stages:
-        x, _, error = solve(matrix, with_velocity.offset, cones.friction, guess, among)
+        x, _, error = solve(matrix, with_velocity.offset, cones.friction, guess, candidates)
         return x, with_velocity, error
-    first, _, error = solve(matrix, cones.offset, cones.friction, guess, among)
+    first, _, error = solve(matrix, cones.offset, cones.friction, guess, candidates)
     change = (matrix @ first.ravel()).reshape(first.shape)
     second = with_velocity._replace(offset=with_velocity.offset + change)
     push = law.impulse(e, first[:, 0])
-    x, of_second, _, later = impulses_beyond(solve, second, matrix, push, jnp.zeros_like(guess), among)
+    x, of_second, _, later = impulses_beyond(solve, second, matrix, push, jnp.zeros_like(guess), candidates)
     return first + x, of_second._replace(offset=of_second.offset - change), jnp.maximum(error, later)

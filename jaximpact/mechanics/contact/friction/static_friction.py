@@ -40,9 +40,9 @@ def cones_in_act(cones: Any, before: FrictionInfo, modes: Callable, start: Any =
 
     def body(carry: tuple) -> tuple:
         held, broken, first, _, found = carry
-        mode, towards, found = modes(with_static(known, held), found)
+        mode, slip_direction, found = modes(with_static(known, held), found)
         breaks = held & (mode == SLIP)
-        turns = (before.mode == SLIP) & (mode == SLIP) & (jnp.sum(towards * before.direction, axis=1) < 0)
+        turns = (before.mode == SLIP) & (mode == SLIP) & (jnp.sum(slip_direction * before.direction, axis=1) < 0)
         turns &= ~held & ~broken
         first = jnp.where(jnp.any(first), first, breaks & (before.mode == STICK))
         return (held & ~breaks) | turns, broken | breaks, first, jnp.any(breaks | turns), found
@@ -89,5 +89,5 @@ def modes_at(slip: Any, v: Array, closed: Array, little: Array) -> FrictionInfo:
     rough = (slip.friction if slip.static is None else slip.static) > 0
     slips = closed & ((length(velocity)[:, 0] > 1e3 * jnp.finfo(v.dtype).eps * terms + little) | ~rough)
     mode = jnp.where(slips, SLIP, jnp.where(closed, STICK, OPEN)).astype(jnp.int32)
-    towards = jnp.where(slips[:, None], direction(velocity), 0)
-    return remembered(slip, slip.still()._replace(mode=mode, direction=towards), jnp.zeros_like(slips))
+    slip_direction = jnp.where(slips[:, None], direction(velocity), 0)
+    return remembered(slip, slip.still()._replace(mode=mode, direction=slip_direction), jnp.zeros_like(slips))
