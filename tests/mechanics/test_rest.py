@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 import jaximpact as ji
+from support import random_bodies
 from support.breadth import slow
+from support.honesty import batch
 
 G = 9.81
 SQUARE = np.array([[0.2, 0.2], [0.2, -0.2], [-0.2, 0.2], [-0.2, -0.2]])
@@ -240,3 +242,16 @@ def test_without_friction_rounding_is_no_slip():
     along = np.stack([-np.sin(angles), np.cos(angles)], axis=-1)[:8]
     # over one second at rest, q = v0 and v = v0 along the wall
     np.testing.assert_allclose(by(found)[:, :8], 2 * [along[:, :, None] * along[:, None, :]], atol=1e-13)
+
+
+def test_points_in_rough_wedges_rest_under_loads_that_shift_by_events():
+    """The forces of both walls are not unique, and those that are followed leave a cone in turn: a contact that breaks
+    away while the other holds slips by rounding alone, which no trial has to stop."""
+    data = batch([random_bodies.draw("wedge", seed) for seed in (4, 24, 31, 32, 35, 54, 58, 63)])
+    found = ji.ensemble(
+        random_bodies.problem("wedge"), **data | {"e": 0.0, "t1": 0.2}, steps=20, scheme=ji.EventCorrected(trials=200),
+        save="final",
+    )  # fmt: skip
+    assert not np.any(found.status & int(ji.Status.TRIALS_EXHAUSTED))
+    # forces of order 10 over .2 s
+    assert np.max(np.abs(np.concatenate([found.q[:, -1], found.v[:, -1]], axis=1))) < 1e-12

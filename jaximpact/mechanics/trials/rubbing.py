@@ -458,7 +458,7 @@ def base_in_modes(
     where = where.onwards(place, closed, changed, atol, span)
     a, force, push, of_joints = held_in_modes(place, where, closed, slack)
     of_force = place.rounding() + slack
-    parts = [place.noise + NOTHING * atol, of_force, of_force]
+    parts = [place.slip_rounding(substep) + NOTHING * atol, of_force, of_force]
     if pieces.count:
         parts.append(rounding_of_levels(pieces, piece.sides, t, q, v, a, atol, span, args))
         where = where._replace(piece=piece._replace(roundoff=frozen(parts[-1])))
