@@ -9,11 +9,13 @@ the least of the rounds.
 
 import argparse
 import csv
+import sys
 import time
 from functools import partial
 from pathlib import Path
 
-from timing import in_new_process
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.timing import in_new_process
 
 LANES, STEPS, ROUNDS, T1 = 1000, 1000, 5, 1.0
 SCHEMES = ("MoreauJean", "EventCorrected")

@@ -9,11 +9,13 @@ processor seconds, the least of the rounds. First answers in a process of their 
 import argparse
 import csv
 import subprocess
+import sys
 import time
 from functools import partial
 from pathlib import Path
 
-from timing import in_new_process
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.timing import in_new_process
 
 ROUNDS = 5
 SCHEMES = ("MoreauJean", "EventCorrected")
