@@ -46,6 +46,7 @@ from .ways import WEAK, signed, times_of
 
 BEGINS = 64  # roundings of time: how far ahead of a start the sides are taken on which a motion begins
 SHARE = 0.8  # of the time in which a slip in space would stop
+INSIDE = 0.5  # of the tangential forces of contacts that break away: guess of others that lie inside the cones
 EDGE = 1e-6  # of a force or an acceleration: too small to decide whether a contact sticks
 
 
@@ -486,7 +487,8 @@ def _decide(
     slips = jnp.where(anew, moves & ~change.rests, (where.mode == SLIP) & ~change.stopped)
     way = jnp.where(anew[:, None] | (where.way == 0), heading(place.slip), where.way)
     slip_direction = jnp.where(slips[:, None], way, 0)
-    slip_direction = jnp.where(change.breaks[:, None], -heading(where.force[:, 1:]), slip_direction)
+    where, breaks = _further_inside(place, candidates, where, change.breaks, change.begins, slip_direction)
+    slip_direction = jnp.where(breaks[:, None], -heading(where.force[:, 1:]), slip_direction)
     tolerated = place.rounding() + slack
     m, static = len(candidates), place.cones.static is not None
 
@@ -530,7 +532,7 @@ def _decide(
             accelerations,
         )
 
-    limit = (change.breaks | where.limit) & ~moves if static else jnp.zeros_like(candidates)
+    limit = (breaks | where.limit) & ~moves if static else jnp.zeros_like(candidates)
     first = (slip_direction, limit, jnp.ones((), bool), candidates, where, jnp.zeros_like(where.force))
     # no more than once for each contact, or twice: each time one more begins to slip
     *_, stays, found, accelerations = lax.fori_loop(
@@ -550,6 +552,34 @@ def _decide(
     status |= as_status(jnp.any((stays & beyond) | lifts), Status.FRICTION_JAMMED)
     status |= as_status(jnp.any(wrong) & ~jnp.any(jammed), Status.CONTACTS_NOT_SOLVED)
     return _Decision(stays, found._replace(jammed=jammed), status)
+
+
+def _further_inside(
+    place: Place, candidates: Array, where: Modes, breaks: Array, begins: Array, slip_direction: Array
+) -> tuple[Modes, Array]:
+    """Looks for other forces in space where those that are followed reach the edge of a cone, as a contact ``breaks``
+    away (m,), or where a motion ``begins`` () with such: if forces are not unique, others may lie inside all cones.
+
+    Returns the modes with the forces to go on from, and the contacts that do break away.
+    """
+    if where.way.shape[1] == 1:
+        return where, breaks
+
+    def look() -> tuple[Array, Array]:
+        cones = at_limit(place, where.limit)
+        room = lambda force: (_room(place, force), EDGE * place.cones.scales() * place.cones.at_rest * force[:, 0])
+        first, found = cones.decide(candidates, slip_direction, where.force)
+        first = jnp.where(begins, first, where.force)
+        left, least = room(first)
+        on_edge = breaks | (begins & (found.mode != OPEN) & (place.cones.friction > 0) & (left <= least))
+        inside = first.at[:, 1:].multiply(jnp.where(on_edge, INSIDE, 1)[:, None])
+        force, _ = cones.decide(candidates, slip_direction, inside)
+        left, least = room(force)
+        stays = jnp.any(on_edge & (left <= least))
+        return jnp.where(stays, where.force, force), breaks & stays
+
+    force, breaks = lax.cond((where.several & jnp.any(breaks)) | begins, look, lambda: (where.force, breaks))
+    return where._replace(force=force), breaks
 
 
 def _on_edge(place: Place, closed: Array, found: Modes, slip_direction: Array, accelerations: Array) -> Array:
