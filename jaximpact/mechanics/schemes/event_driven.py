@@ -187,7 +187,7 @@ class EventDriven(Scheme):
         )
         regime = regime_of(problem, t0, q0, v0, args, motion.by)
         where, v0 = regime.start(motion.h, t0, q0, v0, state.closed, args)
-        state, info = state._replace(v=v0, where=where), info._replace(friction=regime.report(m, where))
+        state, info = state._replace(v=v0, where=where), info._replace(friction=where.without_impulses(m))
         if self.jumps:
             state = state._replace(error=jnp.zeros_like(t0), spread=jnp.zeros_like(t0))
         if self.impacts:
@@ -208,8 +208,7 @@ class EventDriven(Scheme):
             ended=jnp.full_like(motion.t0, jnp.nan),
             near=near,
         )
-        regime = regime_of(problem, motion.t0, state.q, state.v, motion.args, motion.by)
-        info = info._replace(friction=regime.report(len(state.closed), state.where))
+        info = info._replace(friction=state.where.without_impulses(len(state.closed)))
         if self.by_tolerance or self.until is not None:
             return state._replace(n=state.n + 1), info
         whole = motion.h if length is None else length
@@ -240,7 +239,7 @@ class EventDriven(Scheme):
         short = short if totals.stop is None else short & ~totals.stop.stopped
         status |= as_status(short, Status.TRIALS_EXHAUSTED)
         ending = jnp.where(short, 0, search.substep)  # after a failure no more trials are made
-        impulse, rubbed = in_regime(step, q, state.v).regime.impulses(totals.impulse, base)
+        impulse, rubbed = base.where.of_step(totals.impulse, base.closed)
         info = Info(
             base.q,
             (base.q - q) / whole,

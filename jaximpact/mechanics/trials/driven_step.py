@@ -23,7 +23,7 @@ from .bases import at_impact, times_off
 from .borders import seek_border
 from .changes import Arrival, Change
 from .jolts import jolt_at_end
-from .kept_events import Turn, keep_events
+from .kept_events import Turn, keep_events, normal_impulses
 from .regimes import in_regime
 from .searches import TOGETHER, Search, Verdict, decide_on_trial, event_met
 from .stops import check_surface, move_to_zero, surface_to_watch
@@ -53,7 +53,7 @@ def first_carry(step: Step, state: Any) -> TrialCarry:
     step = in_regime(step, q, v)
     # zeros that depend on v, as in later iterations: the derivative of an iteration is traced once
     moves = jnp.where(jnp.zeros((), bool), v[0], zero)
-    base, failure = step.regime.first(step, n == 0, q, v, closed, substep, where)
+    base, failure = step.regime.first(step, n == 0, moves, q, v, closed, substep, where)
     borders = jnp.zeros(step.regime.count, bool)
     search = Search(substep, substep, none, jnp.zeros(m, bool), zero, zero, zero, zero, n < 0, none, borders)
     if step.regime.probes:
@@ -131,7 +131,7 @@ def turn(step: Step, carry: TrialCarry) -> TrialCarry:
         if scheme.until is not None and totals.stop is not None:
             at = (start + after.elapsed, after.q, after.v)
             # contacts that close at the same time have an impulse too
-            met_now = _normal(more.impulse) > _normal(impulse)
+            met_now = normal_impulses(more.impulse) > normal_impulses(impulse)
             struck = frozen(verdict.impact | (~base.closed & met_now & jnp.any(verdict.impact)))
             stop = totals.stop.after(scheme.until, *at, args, known.level_values, stops, struck, has_reset)
             more = more._replace(stop=jax.tree.map(partial(jnp.where, s > 0), stop, totals.stop))
@@ -302,8 +302,3 @@ def _arrival(
             )
         spread = jnp.minimum(spread + jnp.max(jnp.where(candidates, spread, 0)), most)
     return Arrival(event, delay, impact, closed, candidates, near, flights, spread, jolt, crossed)
-
-
-def _normal(impulse: Array) -> Array:
-    """Returns the normal impulses (m,) of impulses (m,) or, with friction, (m, 1 + k)."""
-    return impulse if impulse.ndim == 1 else impulse[:, 0]

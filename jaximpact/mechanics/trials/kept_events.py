@@ -19,6 +19,11 @@ from .stops import move_to_zero
 from .trial import Base, Hold, frozen
 
 
+def normal_impulses(impulse: Array) -> Array:
+    """Returns the normal impulses (m,) of impulses (m,) or, of contacts that rub, (m, 1 + k)."""
+    return impulse if impulse.ndim == 1 else impulse[:, 0]
+
+
 class Turn(NamedTuple):
     """What has happened at the end of a trial: the mask ``impact`` (m,), with the ``impulse``, (m,) or of contacts that
     rub (m, 1 + k); time ``t`` (), position ``q``, velocities ``before`` and ``after`` (d,); and masks (m,) of contacts
@@ -41,7 +46,7 @@ class Turn(NamedTuple):
     @property
     def normal(self) -> Array:
         """The normal impulses (m,)."""
-        return self.impulse[:, 0] if self.rubs else self.impulse
+        return normal_impulses(self.impulse)
 
 
 def keep_events(

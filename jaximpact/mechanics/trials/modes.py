@@ -104,6 +104,14 @@ class Modes(NamedTuple):
         way = jnp.where(begins, lax.cond(jnp.any(begins), begin, lambda: way), way)
         return self._replace(way=way, floor=frozen(jnp.where(slides, least, -least)))
 
+    def of_step(self, impulse: Array, closed: Array) -> tuple[Array, FrictionInfo]:
+        """Returns the normal impulses (m,) of a step with impulses (m, 1 + k), and its report on friction."""
+        return impulse[:, 0], self.of(closed)._replace(impulse=impulse[:, 1:])
+
+    def without_impulses(self, m: int) -> FrictionInfo:
+        """Returns the report on friction of a step without impulses."""
+        return FrictionInfo.none(m, self.way.shape[1], self.way.dtype)
+
     def of(self, closed: Array) -> FrictionInfo:
         """Returns the modes as a contact problem takes them; contacts that are not ``closed``
         (m,) or have jammed are open."""

@@ -35,6 +35,7 @@ from ...switches.switches import (
     stated_switches,
 )
 from ...switches.walks import DATA, SPEED, STATE, TIME, Mark
+from ..friction import FrictionInfo
 from ..joints import MayDepend
 from ..motion import By
 from ..problem import Problem
@@ -99,6 +100,14 @@ class Where(NamedTuple):
     def none(cls, dtype: Any) -> Where:
         """Returns the `Where` of a force that has no switches, all of its arrays empty."""
         return cls([], [], jnp.zeros(0, dtype), jnp.zeros((0, 0), bool), [])
+
+    def of_step(self, impulse: Array, closed: Array) -> tuple[Array, FrictionInfo]:
+        """Returns the normal impulses (m,) of a step, and its report on friction: none."""
+        return impulse, FrictionInfo.none(len(impulse), 0, impulse.dtype)
+
+    def without_impulses(self, m: int) -> FrictionInfo:
+        """Returns the report on friction of a step without impulses."""
+        return FrictionInfo.none(m, 0, self.roundoff.dtype)
 
 
 class Pieces:

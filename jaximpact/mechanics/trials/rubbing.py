@@ -12,29 +12,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
 from ...jaxtools.outlined import outlined
-from ..coefficients import lengths
-from ..contact.friction.cones import OPEN, SLIP, STICK, could_jam, dependent, jams
+from ..contact.friction.cones import SLIP, STICK
 from ..events.event_state import Event
 from ..events.frictional_impacts import WithFriction, others_at_once
-from ..events.rubbing_contacts import Place, heading, held_velocity
-from ..friction import FrictionInfo, Slip, tangents
-from ..linearisation import noise
+from ..events.rubbing_contacts import Place, held_velocity
+from ..friction import Slip, tangents
 from ..motion import By
 from ..problem import Problem
 from ..scheme import Step
 from ..status import Status, as_status
-from .bases import NOTHING, rounding_of_gaps
 from .borders import rounding_of_levels, settle_sides
 from .changes import Arrival, Change, Ends
+from .decisions import base_in_modes
 from .jolts import status_of_crossing
-from .modes import Modes, at_limit
+from .mode_forces import cone_rooms, forces_in_modes, held_in_modes, rubbing_now
+from .modes import Modes
 from .one_piece import OnePiece
 from .pieces import Pace, Pieces, Where
 from .resets import reset_at
@@ -42,12 +41,10 @@ from .sliding import InModes, status_of_modes
 from .steering import Node, steered, unsure
 from .stops import move_to_zero
 from .trial import Base, Hold, LevelValues, Tolerance, frozen
-from .ways import WEAK, signed, times_of
+from .ways import signed
 
 BEGINS = 64  # roundings of time: how far ahead of a start the sides are taken on which a motion begins
 SHARE = 0.8  # of the time in which a slip in space would stop
-INSIDE = 0.5  # of the tangential forces of contacts that break away: guess of others that lie inside the cones
-EDGE = 1e-6  # of a force or an acceleration: too small to decide whether a contact sticks
 
 
 class RubbingContacts:
@@ -101,11 +98,10 @@ class RubbingContacts:
         return where, held_velocity(self.bound(where), t, h, q, v, closed, args)
 
     def first(
-        self, step: Step, begins: Array, q: Array, v: Array, closed: Array, substep: Array, where: Modes
+        self, step: Step, begins: Array, elapsed: Array, q: Array, v: Array, closed: Array, substep: Array, where: Modes
     ) -> tuple[Base, Array]:
-        """Makes the first base of a step, and its status; ``begins`` (): whether the motion does."""
+        """Makes the first base of a step, and its status; ``begins`` (): whether the motion does; ``elapsed``: zero."""
         change = Change.none(self.m, self.pieces.count, begins)
-        elapsed = jnp.where(jnp.zeros((), bool), v[0], 0)
         base, status = self.settle(step, step.start, elapsed, q, v, closed, where, change, substep)
         if self.pieces.count and step.scheme.jumps:
             doubt = self.status_of_start(where, step.motion.h, step.start, q, v, step.motion.by, step.motion.args)
@@ -128,9 +124,9 @@ class RubbingContacts:
         given = change, substep, atol, span, args
         if len(self.pieces.steep) == 0:
             place = Place.at(self.on(where), t, q, v, args, None)
-            return base_in_modes(self, place, t, elapsed, q, v, closed, where, *given)
+            return base_in_modes(self.pieces, place, t, elapsed, q, v, closed, where, *given)
         place = self.in_modes(where).place(where.piece, t, q, v, closed, args)
-        base, status = base_in_modes(self, place, t, elapsed, q, v, closed, where, *given)
+        base, status = base_in_modes(self.pieces, place, t, elapsed, q, v, closed, where, *given)
 
         def anew() -> tuple[Base, Array]:
             within = self.in_modes(base.where)
@@ -138,15 +134,12 @@ class RubbingContacts:
             sides = settle_sides(within, where.piece, t, q, v, base.closed, left, atol, span, args, by=self.by)
             place = within.place(sides.where, t, q, sides.v, base.closed, args)
             modes = where._replace(piece=sides.where)
-            found, more = base_in_modes(self, place, t, elapsed, q, sides.v, closed, modes, *given)
+            found, more = base_in_modes(self.pieces, place, t, elapsed, q, sides.v, closed, modes, *given)
             more |= sides.status | jnp.where(change.begins, sides.at_start, 0)
             return found, more | status_of_modes(base.where, found.where, base.closed)
 
         base, status = lax.cond(change.some, anew, lambda: (base, status))
-        again = lambda: self.held(base.where, t, q, base.v, base.closed, base.slack, args)
-        as_it_is = lambda: (base.a, base.force, base.push, base.joint_force)
-        a, force, push, of_joints = lax.cond(jnp.any(base.where.piece.slides), again, as_it_is)
-        return base._replace(a=a, force=force, push=push, joint_force=of_joints), status
+        return base.held_by(self.hold(base.where), t, jnp.any(base.where.piece.slides), args), status
 
     def _held_at(
         self, where: Modes, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any
@@ -170,7 +163,7 @@ class RubbingContacts:
 
         def node(t: Array, q: Array, v: Array, way: Array) -> Node:
             place = where.place(self.on(where), t, q, v, args)
-            force = _forces(place, where._replace(way=way), closed)
+            force = forces_in_modes(place, where._replace(way=way), closed)
             a, slip = place.view.free + place.cones.response @ force.ravel(), place.cones.slip()
             return Node(a, slip.jacobian, place.slip, place.cones.velocity(force)[:, 1:])
 
@@ -197,7 +190,7 @@ class RubbingContacts:
         """Returns the levels (3m + k,) at a state."""
         place = where.place(self.on(where), t, q, v, args)
         where = where.facing(t, place)
-        slips, sticks = _rubs(place, where, closed)
+        slips, sticks = rubbing_now(place, where, closed)
         slip = signed(place.slip, where.way) - jnp.sum(where.floor, axis=1)
         slip = jnp.where(slips & ~where.limit, slip, 1)
 
@@ -205,8 +198,8 @@ class RubbingContacts:
             # less than normal forces, whose zeros come first where a contact opens with no tangential force
             least = 1 + frozen(place.cones.at_rest)
             steep, zero = len(self.pieces.steep) > 0, jnp.zeros_like(t)
-            force = self.held(where, t, q, v, closed, zero, args)[1] if steep else _forces(place, where, closed)
-            of_forces = _rooms(place, force, where.force)
+            force = self.held(where, t, q, v, closed, zero, args)[1] if steep else forces_in_modes(place, where, closed)
+            of_forces = cone_rooms(place, force, where.force)
             return jnp.concatenate([jnp.where(sticks, side / least, 1) for side in of_forces])
 
         rooms = lax.cond(jnp.any(sticks), room, lambda: jnp.ones(2 * len(slip), slip.dtype))
@@ -307,14 +300,6 @@ class RubbingContacts:
             self.pieces, trial_end.where.piece, arrival.crossed, arrival.impact, over, trial_end.a, now
         )
 
-    def report(self, m: int, where: Any) -> FrictionInfo:
-        """Returns the report on the friction of a step without any."""
-        return FrictionInfo.none(m, where.way.shape[1], where.way.dtype)
-
-    def impulses(self, impulse: Array, base: Base) -> tuple[Array, FrictionInfo]:
-        """Returns the normal impulses (m,) of a step, and its report on friction."""
-        return impulse[:, 0], base.where.of(base.closed)._replace(impulse=impulse[:, 1:])
-
     def unresolved(self, s: Array, off: Array) -> Array:
         """Returns the changes (3m + k,) of levels whose second rate is 1 that are not resolved in a trial of length s;
         ``off`` (): those of borders.
@@ -341,50 +326,6 @@ class RubbingContacts:
         crosses = (touches | near)[m:] & self.pieces.open
         status = as_status(jnp.any(ends[:m]), Status.DERIVATIVE_EVENTS)
         return status | as_status(jnp.any(crosses), Status.DERIVATIVE_JUMP)
-
-
-def _rubs(place: Place, where: Modes, closed: Array) -> tuple[Array, Array]:
-    """Returns the masks (m,) of the ``closed`` contacts (m,) that slip, and of those that stick, which have levels."""
-    mu = frozen(place.cones.friction)
-    mode = where.of(closed).mode
-    return (mode == SLIP) & (mu > 0), mode == STICK
-
-
-def _forces(place: Place, where: Modes, closed: Array) -> Array:
-    """Returns the forces (m, 1 + k) of contacts in known modes, with two derivatives."""
-    cones, modes = at_limit(place, where.limit).cones, where.of(closed).mode
-    return cones.in_modes(frozen(where.force), modes, where.way, times=3, several=where.several)
-
-
-def _room(place: Place, force: Array) -> Array:
-    """Returns the room (m,) that forces (m, 1 + k) leave in the cone of static friction, mu N - |T|,
-    as an acceleration."""
-    return frozen(place.cones.scales()) * (place.cones.at_rest * force[:, 0] - lengths(force[:, 1:]))
-
-
-def _rooms(place: Place, force: Array, near: Array) -> tuple[Array, Array]:
-    """Returns the rooms (m,) that forces (m, 1 + k) leave to both sides of the cone of static friction,
-    mu N - T and mu N + T, as accelerations.
-
-    In space there is one room, (mu N)^2 - |T|^2, smooth where T is zero too,
-    divided by mu N + |T| of the forces ``near`` (m, 1 + k).
-    """
-    scale, limit = frozen(place.cones.scales()), place.cones.at_rest * force[:, 0]
-    if force.shape[1] == 2:
-        return scale * (limit - force[:, 1]), scale * (limit + force[:, 1])
-    least = WEAK * lengths(place.cones.offset) / scale
-    size = frozen(jnp.maximum(place.cones.at_rest * near[:, 0] + lengths(near[:, 1:]), least))
-    room = scale * (limit**2 - jnp.sum(force[:, 1:] ** 2, axis=1)) / jnp.where(size > 0, size, 1)
-    return room, jnp.ones_like(room)
-
-
-def held_in_modes(place: Place, where: Modes, closed: Array, slack: Array) -> tuple[Array, Array, Array, Any]:
-    """As `trial.hold`, at a `Place`, with ``closed`` contacts (m,) in their modes; forces are (m, 1 + k)."""
-    force, view = _forces(place, where, closed), place.view
-    a = view.free + place.cones.response @ force.ravel()
-    push = place.cones.scales() * force[:, 0] + place.rounding() + slack
-    of_joints = view.joint_force + view.joints.reaction(place.cones.rows.T @ force.ravel())
-    return a, force, frozen(jnp.where(closed, push, 0)), of_joints
 
 
 def ends_of_modes(
@@ -428,166 +369,3 @@ def ends_of_modes(
     left = stopped & (problem.slip_velocity(event.t, event.q, event.v, args).shape[1] > 1)
     apart, status = lax.cond(several, look_at_several, lambda: (left, none))
     return Ends(stopped, apart, breaks, status)
-
-
-class _Decision(NamedTuple):
-    """Contacts (m,) that are ``closed``, what they do (``where``), and status bits."""
-
-    closed: Array
-    where: Modes
-    status: Array
-
-
-def base_in_modes(
-    contacts: RubbingContacts, place: Place, t: Array, elapsed: Array, q: Array, v: Array, closed: Array, where: Modes,
-    change: Change, substep: Array, atol: Array, span: Array, args: Any,
-) -> tuple[Base, Array]:  # fmt: skip
-    """As `bases.base_at`, for contacts that rub, which were in the modes ``where``; after a ``change`` Coulomb's law
-    says what they do."""
-    pieces, piece = contacts.pieces, where.piece
-    where = where.turned(place)
-    view = place.view
-    roundoff = rounding_of_gaps(view.contacts, q, v, view, substep) + NOTHING * atol
-    slack = NOTHING * atol / jnp.maximum(substep, substep**2)
-    still = frozen(noise(view.contacts, v, view.gap_velocity))
-    touching = frozen((view.contacts.gap <= roundoff) & (jnp.abs(view.gap_velocity) <= still)) & ~change.loosed
-    candidates = (closed & ~change.loosed) | touching
-    changed = change.some | jnp.any(candidates & ~closed)
-    anew = lambda: _decide(place, candidates, where, change, closed, substep, slack)
-    as_before = lambda: _Decision(closed, where, jnp.zeros((), jnp.int32))
-    closed, where, status = frozen(lax.cond(changed, anew, as_before))
-    where = where.onwards(place, closed, changed, atol, span)
-    a, force, push, of_joints = held_in_modes(place, where, closed, slack)
-    of_force = place.rounding() + slack
-    parts = [place.slip_rounding(substep) + NOTHING * atol, of_force, of_force]
-    if pieces.count:
-        parts.append(rounding_of_levels(pieces, piece.sides, t, q, v, a, atol, span, args))
-        where = where._replace(piece=piece._replace(roundoff=frozen(parts[-1])))
-    rounding = jnp.concatenate(parts)
-    where = where._replace(force=frozen(force), roundoff=frozen(rounding))
-    if where.tangents is not None:
-        slips = (where.of(closed).mode == SLIP) & ~where.limit
-        where = where._replace(times=times_of(place, force, slips, where.way, where.floor))
-    status |= as_status(where.several, Status.IMPULSES_NOT_UNIQUE)
-    base = Base(
-        elapsed, q, v, a, closed, force, push, frozen(roundoff), still, slack, joint_force=of_joints, where=where,
-        held=frozen(jnp.max(jnp.abs(a - view.free))),
-    )  # fmt: skip
-    return base, status
-
-
-def _decide(
-    place: Place, candidates: Array, where: Modes, change: Change, closed: Array, substep: Array, slack: Array
-) -> _Decision:
-    """Decides what the contacts ``candidates`` (m,) do from a place on, by Coulomb's law for accelerations; ``closed``
-    (m,): those that were closed."""
-    place = frozen(place)
-    moves = place.moving(substep)
-    anew = change.struck | change.begins | ~closed
-    slips = jnp.where(anew, moves & ~change.rests, (where.mode == SLIP) & ~change.stopped)
-    way = jnp.where(anew[:, None] | (where.way == 0), heading(place.slip), where.way)
-    slip_direction = jnp.where(slips[:, None], way, 0)
-    where, breaks = _further_inside(place, candidates, where, change.breaks, change.begins, slip_direction)
-    slip_direction = jnp.where(breaks[:, None], -heading(where.force[:, 1:]), slip_direction)
-    tolerated = place.rounding() + slack
-    m, static = len(candidates), place.cones.static is not None
-
-    def law(carry: tuple) -> tuple:
-        slip_direction, limit, *_ = carry
-        force, current = at_limit(place, limit).decide(candidates, slip_direction, where.force)
-        acts, rubs = candidates & (current.mode != OPEN), place.cones.friction > 0
-        # a contact without force is held, and does what it would with one
-        mode = jnp.where(acts, current.mode, jnp.where(jnp.any(slip_direction != 0, axis=1), SLIP, STICK))
-        mode = jnp.where(rubs, mode, SLIP).astype(jnp.int32)
-        way = jnp.where(
-            (mode == SLIP)[:, None], jnp.where(current.direction != 0, current.direction, slip_direction), 0
-        )
-        way = jnp.where(rubs[:, None], way, 0)
-        several = lambda mode: dependent(place.cones.delassus(), mode, place.cones.friction)
-        mode_in_act = jnp.where(acts, mode, OPEN)
-        none = jnp.zeros_like(candidates)
-        found = where._replace(mode=mode, way=way, force=force, several=several(mode_in_act), jammed=none, limit=limit)
-        # forces in these modes are those of the solver to rounding
-        held = _forces(place, found, acts)
-        accelerations = place.cones.velocity(held)
-        stays = acts | (candidates & (accelerations[:, 0] <= 1e3 * tolerated))
-        found = found._replace(mode=jnp.where(stays, mode, OPEN))
-        # contacts without force would hold by their tangential forces alone
-        idle = stays & ~acts & (mode == STICK)
-        hold_all = lambda: _forces(place, found._replace(several=several(found.mode)), stays)
-        held = lax.cond(jnp.any(idle), hold_all, lambda: held)
-        out = (acts | idle) & (mode == STICK) & (_room(place, held) < -tolerated)
-        again = jnp.where(out[:, None], -heading(held[:, 1:]), slip_direction)
-        if static:
-            # with friction of slip, those begin to slip that no others hold
-            begins = place.cones.velocity(_forces(place, found._replace(limit=none), stays))[:, 1:]
-            begins = jnp.any(limit) & ~jnp.any(out) & (jnp.sum(slip_direction * begins, axis=1) > tolerated)
-            limit = (limit & ~begins) | out
-        return (
-            again,
-            limit,
-            jnp.any(again != slip_direction) | jnp.any(limit != found.limit),
-            stays,
-            found,
-            accelerations,
-        )
-
-    limit = (breaks | where.limit) & ~moves if static else jnp.zeros_like(candidates)
-    first = (slip_direction, limit, jnp.ones((), bool), candidates, where, jnp.zeros_like(where.force))
-    # no more than once for each contact, or twice: each time one more begins to slip
-    *_, stays, found, accelerations = lax.fori_loop(
-        0, (1 + static) * m + 1, lambda _, carry: lax.cond(carry[2], law, lambda x: x, carry), first
-    )
-    edge = _on_edge(place, stays, found, slip_direction, accelerations)
-    # with other data a contact without force may have one, and rub
-    edge |= jnp.any(stays & (place.cones.friction > 0) & (place.cones.scales() * found.force[:, 0] <= tolerated))
-    # beyond Painleve's bound no acceleration may satisfy the law: then velocities jump
-    held = _forces(place, found, stays)
-    wrong = stays & ((accelerations[:, 0] < -1e3 * tolerated) | (place.cones.scales() * held[:, 0] < -tolerated))
-    matrix, mu = place.cones.delassus(), place.cones.friction
-    beyond = jams(matrix, mu)
-    lifts = candidates & (found.mode == OPEN) & could_jam(matrix, mu, slip_direction)
-    jammed = wrong & beyond
-    status = as_status(edge & ~jnp.any(jammed), Status.DERIVATIVE_EVENTS)
-    status |= as_status(jnp.any((stays & beyond) | lifts), Status.FRICTION_JAMMED)
-    status |= as_status(jnp.any(wrong) & ~jnp.any(jammed), Status.CONTACTS_NOT_SOLVED)
-    return _Decision(stays, found._replace(jammed=jammed), status)
-
-
-def _further_inside(
-    place: Place, candidates: Array, where: Modes, breaks: Array, begins: Array, slip_direction: Array
-) -> tuple[Modes, Array]:
-    """Looks for other forces in space where those that are followed reach the edge of a cone, as a contact ``breaks``
-    away (m,), or where a motion ``begins`` () with such: if forces are not unique, others may lie inside all cones.
-
-    Returns the modes with the forces to go on from, and the contacts that do break away.
-    """
-    if where.way.shape[1] == 1:
-        return where, breaks
-
-    def look() -> tuple[Array, Array]:
-        cones = at_limit(place, where.limit)
-        room = lambda force: (_room(place, force), EDGE * place.cones.scales() * place.cones.at_rest * force[:, 0])
-        first, found = cones.decide(candidates, slip_direction, where.force)
-        first = jnp.where(begins, first, where.force)
-        left, least = room(first)
-        on_edge = breaks | (begins & (found.mode != OPEN) & (place.cones.friction > 0) & (left <= least))
-        inside = first.at[:, 1:].multiply(jnp.where(on_edge, INSIDE, 1)[:, None])
-        force, _ = cones.decide(candidates, slip_direction, inside)
-        left, least = room(force)
-        stays = jnp.any(on_edge & (left <= least))
-        return jnp.where(stays, where.force, force), breaks & stays
-
-    force, breaks = lax.cond((where.several & jnp.any(breaks)) | begins, look, lambda: (where.force, breaks))
-    return where._replace(force=force), breaks
-
-
-def _on_edge(place: Place, closed: Array, found: Modes, slip_direction: Array, accelerations: Array) -> Array:
-    """Tests whether a contact at rest only just sticks, or only just begins to slip, (): a small change of a force
-    would change its mode."""
-    room = _room(place, found.force)
-    most = place.cones.scales() * place.cones.at_rest * found.force[:, 0]
-    rests = closed & (place.cones.friction > 0) & ~jnp.any(slip_direction != 0, axis=1)
-    sticks = rests & (found.mode == STICK) & (room <= EDGE * most)
-    begins = rests & (found.mode == SLIP) & (lengths(accelerations[:, 1:]) <= EDGE * lengths(place.cones.offset[:, 1:]))
-    return jnp.any(sticks | begins)

@@ -11,7 +11,6 @@ from jax import Array, lax
 
 from ..events.event_state import Event
 from ..events.frictionless_impacts import WithoutFriction
-from ..friction import FrictionInfo
 from ..motion import By
 from ..problem import Problem
 from ..scheme import Step
@@ -51,20 +50,11 @@ class SmoothContacts:
         return self.pieces.start(t, q, v, args), v
 
     def first(
-        self, step: Step, begins: Array, q: Array, v: Array, closed: Array, substep: Array, where: Where
+        self, step: Step, begins: Array, elapsed: Array, q: Array, v: Array, closed: Array, substep: Array, where: Where
     ) -> tuple[Base, Array]:
-        """Makes the first base of a step, and its status."""
-        return self._base(
-            step,
-            step.start,
-            jnp.where(jnp.zeros((), bool), v[0], 0),
-            q,
-            v,
-            closed,
-            jnp.zeros_like(closed),
-            substep,
-            where,
-        )
+        """Makes the first base of a step, and its status; ``elapsed`` (): zero."""
+        none = jnp.zeros_like(closed)
+        return self._base(step, step.start, elapsed, q, v, closed, none, substep, where)
 
     def hold(self, where: Where) -> Hold:
         """Returns the function that gives accelerations on these sides, with the arguments and results of
@@ -140,13 +130,12 @@ class SmoothContacts:
         left, crossed = change.switched & self.slid(where), jnp.any(change.switched)
         look = lambda: settle_sides(self.pieces, where, t, q, v, closed, left, atol, span, args, by=motion.by)
         found = lax.cond(crossed | change.some, look, lambda: SettledSides(where, v, none, none))
-        status = jnp.where(change.begins, found.at_start, 0)
+        status = found.status & int(FAILURES)
         if scheme.jumps:
             sides = [where.sides, found.where.sides]
             slopes = lambda: status_of_slopes(self.pieces, sides, t, q, v, closed, span, args)
-            status |= found.status | lax.cond(crossed, slopes, lambda: none)
-        else:
-            status = found.status & int(FAILURES)
+            status = found.status | jnp.where(change.begins, found.at_start, 0)
+            status |= lax.cond(crossed, slopes, lambda: none)
         base, failure = self._base(step, t, elapsed, q, found.v, closed, change.loosed, substep, found.where)
         return base, failure | status
 
@@ -165,10 +154,7 @@ class SmoothContacts:
         base, status = base_at(local, step.law, t, elapsed, q, v, closed, loosed, substep, atol, args)
         base = base._replace(where=where)
         if len(self.pieces.steep):
-            again = lambda: hold(t, q, v, base.closed, base.slack, args)
-            as_it_is = lambda: (base.a, base.force, base.push, base.joint_force)
-            a, force, push, of_joints = lax.cond(jnp.any(where.slides), again, as_it_is)
-            base = base._replace(a=a, force=force, push=push, joint_force=of_joints)
+            base = base.held_by(hold, t, jnp.any(where.slides), args)
         return base, status
 
     def status_of_arrival(
@@ -184,11 +170,3 @@ class SmoothContacts:
         coincidence = Coincidence((t, q, v, args), base.a, arrival.candidates & ~jolt.struck, speed, motion.e)
         status = status_at_impact(jolt.problem, self.pieces, where, within, coincidence)
         return status | status_behind(self.pieces, after, jnp.any(change.switched), t, within, args)
-
-    def report(self, m: int, where: Any) -> FrictionInfo:
-        """Returns the report on the friction of a step without any."""
-        return FrictionInfo.none(m, 0, where.roundoff.dtype)
-
-    def impulses(self, impulse: Array, base: Base) -> tuple[Array, FrictionInfo]:
-        """Returns the normal impulses (m,) of a step, and its report on friction."""
-        return impulse, FrictionInfo.none(len(impulse), 0, impulse.dtype)

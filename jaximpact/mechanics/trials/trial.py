@@ -64,6 +64,13 @@ class Base(NamedTuple):
         changed = ("q", "v", "a", "force", "push", "low", "joint_force")
         return self._replace(elapsed=self.elapsed + s, **{name: getattr(trial, name) for name in changed})
 
+    def held_by(self, hold: Hold, t: Array, some: Array, args: Any) -> Base:
+        """Returns the base at time t with accelerations and forces by ``hold``, if ``some`` ()."""
+        again = lambda: hold(t, self.q, self.v, self.closed, self.slack, args)
+        as_it_is = lambda: (self.a, self.force, self.push, self.joint_force)
+        a, force, push, of_joints = lax.cond(some, again, as_it_is)
+        return self._replace(a=a, force=force, push=push, joint_force=of_joints)
+
 
 class Tolerance(NamedTuple):
     """Error tolerances: of a number x, absolute + relative |x|."""

@@ -1,0 +1,187 @@
+"""What contacts that rub do from an event on: Coulomb's law decides, and a base is made of it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from ..coefficients import lengths
+from ..contact.friction.cones import OPEN, SLIP, STICK, could_jam, dependent, jams
+from ..events.rubbing_contacts import Place, heading
+from ..linearisation import noise
+from ..status import Status, as_status
+from .bases import NOTHING, rounding_of_gaps
+from .borders import rounding_of_levels
+from .changes import Change
+from .mode_forces import cone_room, forces_in_modes, held_in_modes
+from .modes import Modes, at_limit
+from .pieces import Pieces
+from .trial import Base, frozen
+from .ways import times_of
+
+INSIDE = 0.5  # of the tangential forces of contacts that break away: guess of others that lie inside the cones
+EDGE = 1e-6  # of a force or an acceleration: too small to decide whether a contact sticks
+
+
+class _Decision(NamedTuple):
+    """Contacts (m,) that are ``closed``, what they do (``where``), and status bits."""
+
+    closed: Array
+    where: Modes
+    status: Array
+
+
+def base_in_modes(
+    pieces: Pieces, place: Place, t: Array, elapsed: Array, q: Array, v: Array, closed: Array, where: Modes,
+    change: Change, substep: Array, atol: Array, span: Array, args: Any,
+) -> tuple[Base, Array]:  # fmt: skip
+    """As `bases.base_at`, for contacts that rub, which were in the modes ``where``; after a ``change`` Coulomb's law
+    says what they do."""
+    piece, where = where.piece, where.turned(place)
+    view = place.view
+    roundoff = rounding_of_gaps(view.contacts, q, v, view, substep) + NOTHING * atol
+    slack = NOTHING * atol / jnp.maximum(substep, substep**2)
+    still = frozen(noise(view.contacts, v, view.gap_velocity))
+    touching = frozen((view.contacts.gap <= roundoff) & (jnp.abs(view.gap_velocity) <= still)) & ~change.loosed
+    candidates = (closed & ~change.loosed) | touching
+    changed = change.some | jnp.any(candidates & ~closed)
+    anew = lambda: _decide(place, candidates, where, change, closed, substep, slack)
+    as_before = lambda: _Decision(closed, where, jnp.zeros((), jnp.int32))
+    closed, where, status = frozen(lax.cond(changed, anew, as_before))
+    where = where.onwards(place, closed, changed, atol, span)
+    a, force, push, of_joints = held_in_modes(place, where, closed, slack)
+    of_force = place.rounding() + slack
+    parts = [place.slip_rounding(substep) + NOTHING * atol, of_force, of_force]
+    if pieces.count:
+        parts.append(rounding_of_levels(pieces, piece.sides, t, q, v, a, atol, span, args))
+        where = where._replace(piece=piece._replace(roundoff=frozen(parts[-1])))
+    rounding = jnp.concatenate(parts)
+    where = where._replace(force=frozen(force), roundoff=frozen(rounding))
+    if where.tangents is not None:
+        slips = (where.of(closed).mode == SLIP) & ~where.limit
+        where = where._replace(times=times_of(place, force, slips, where.way, where.floor))
+    status |= as_status(where.several, Status.IMPULSES_NOT_UNIQUE)
+    base = Base(
+        elapsed, q, v, a, closed, force, push, frozen(roundoff), still, slack, joint_force=of_joints, where=where,
+        held=frozen(jnp.max(jnp.abs(a - view.free))),
+    )  # fmt: skip
+    return base, status
+
+
+def _decide(
+    place: Place, candidates: Array, where: Modes, change: Change, closed: Array, substep: Array, slack: Array
+) -> _Decision:
+    """Decides what the contacts ``candidates`` (m,) do from a place on, by Coulomb's law for accelerations; ``closed``
+    (m,): those that were closed."""
+    place = frozen(place)
+    moves = place.moving(substep)
+    anew = change.struck | change.begins | ~closed
+    slips = jnp.where(anew, moves & ~change.rests, (where.mode == SLIP) & ~change.stopped)
+    way = jnp.where(anew[:, None] | (where.way == 0), heading(place.slip), where.way)
+    slip_direction = jnp.where(slips[:, None], way, 0)
+    where, breaks = _further_inside(place, candidates, where, change.breaks, change.begins, slip_direction)
+    slip_direction = jnp.where(breaks[:, None], -heading(where.force[:, 1:]), slip_direction)
+    tolerated = place.rounding() + slack
+    m, static = len(candidates), place.cones.static is not None
+
+    def law(carry: tuple) -> tuple:
+        slip_direction, limit, *_ = carry
+        force, current = at_limit(place, limit).decide(candidates, slip_direction, where.force)
+        acts, rubs = candidates & (current.mode != OPEN), place.cones.friction > 0
+        # a contact without force is held, and does what it would with one
+        mode = jnp.where(acts, current.mode, jnp.where(jnp.any(slip_direction != 0, axis=1), SLIP, STICK))
+        mode = jnp.where(rubs, mode, SLIP).astype(jnp.int32)
+        way = jnp.where(
+            (mode == SLIP)[:, None], jnp.where(current.direction != 0, current.direction, slip_direction), 0
+        )
+        way = jnp.where(rubs[:, None], way, 0)
+        several = lambda mode: dependent(place.cones.delassus(), mode, place.cones.friction)
+        mode_in_act = jnp.where(acts, mode, OPEN)
+        none = jnp.zeros_like(candidates)
+        found = where._replace(mode=mode, way=way, force=force, several=several(mode_in_act), jammed=none, limit=limit)
+        # forces in these modes are those of the solver to rounding
+        held = forces_in_modes(place, found, acts)
+        accelerations = place.cones.velocity(held)
+        stays = acts | (candidates & (accelerations[:, 0] <= 1e3 * tolerated))
+        found = found._replace(mode=jnp.where(stays, mode, OPEN))
+        # contacts without force would hold by their tangential forces alone
+        idle = stays & ~acts & (mode == STICK)
+        hold_all = lambda: forces_in_modes(place, found._replace(several=several(found.mode)), stays)
+        held = lax.cond(jnp.any(idle), hold_all, lambda: held)
+        out = (acts | idle) & (mode == STICK) & (cone_room(place, held) < -tolerated)
+        again = jnp.where(out[:, None], -heading(held[:, 1:]), slip_direction)
+        if static:
+            # with friction of slip, those begin to slip that no others hold
+            begins = place.cones.velocity(forces_in_modes(place, found._replace(limit=none), stays))[:, 1:]
+            begins = jnp.any(limit) & ~jnp.any(out) & (jnp.sum(slip_direction * begins, axis=1) > tolerated)
+            limit = (limit & ~begins) | out
+        return (
+            again,
+            limit,
+            jnp.any(again != slip_direction) | jnp.any(limit != found.limit),
+            stays,
+            found,
+            accelerations,
+        )
+
+    limit = (breaks | where.limit) & ~moves if static else jnp.zeros_like(candidates)
+    first = (slip_direction, limit, jnp.ones((), bool), candidates, where, jnp.zeros_like(where.force))
+    # no more than once for each contact, or twice: each time one more begins to slip
+    *_, stays, found, accelerations = lax.fori_loop(
+        0, (1 + static) * m + 1, lambda _, carry: lax.cond(carry[2], law, lambda x: x, carry), first
+    )
+    edge = _on_edge(place, stays, found, slip_direction, accelerations)
+    # with other data a contact without force may have one, and rub
+    edge |= jnp.any(stays & (place.cones.friction > 0) & (place.cones.scales() * found.force[:, 0] <= tolerated))
+    # beyond Painleve's bound no acceleration may satisfy the law: then velocities jump
+    held = forces_in_modes(place, found, stays)
+    wrong = stays & ((accelerations[:, 0] < -1e3 * tolerated) | (place.cones.scales() * held[:, 0] < -tolerated))
+    matrix, mu = place.cones.delassus(), place.cones.friction
+    beyond = jams(matrix, mu)
+    lifts = candidates & (found.mode == OPEN) & could_jam(matrix, mu, slip_direction)
+    jammed = wrong & beyond
+    status = as_status(edge & ~jnp.any(jammed), Status.DERIVATIVE_EVENTS)
+    status |= as_status(jnp.any((stays & beyond) | lifts), Status.FRICTION_JAMMED)
+    status |= as_status(jnp.any(wrong) & ~jnp.any(jammed), Status.CONTACTS_NOT_SOLVED)
+    return _Decision(stays, found._replace(jammed=jammed), status)
+
+
+def _further_inside(
+    place: Place, candidates: Array, where: Modes, breaks: Array, begins: Array, slip_direction: Array
+) -> tuple[Modes, Array]:
+    """Looks for other forces in space where those that are followed reach the edge of a cone, as a contact ``breaks``
+    away (m,), or where a motion ``begins`` () with such: if forces are not unique, others may lie inside all cones.
+
+    Returns the modes with the forces to go on from, and the contacts that do break away.
+    """
+    if where.way.shape[1] == 1:
+        return where, breaks
+
+    def look() -> tuple[Array, Array]:
+        cones = at_limit(place, where.limit)
+        room = lambda force: (cone_room(place, force), EDGE * place.cones.scales() * place.cones.at_rest * force[:, 0])
+        first, found = cones.decide(candidates, slip_direction, where.force)
+        first = jnp.where(begins, first, where.force)
+        left, least = room(first)
+        on_edge = breaks | (begins & (found.mode != OPEN) & (place.cones.friction > 0) & (left <= least))
+        inside = first.at[:, 1:].multiply(jnp.where(on_edge, INSIDE, 1)[:, None])
+        force, _ = cones.decide(candidates, slip_direction, inside)
+        left, least = room(force)
+        stays = jnp.any(on_edge & (left <= least))
+        return jnp.where(stays, where.force, force), breaks & stays
+
+    force, breaks = lax.cond((where.several & jnp.any(breaks)) | begins, look, lambda: (where.force, breaks))
+    return where._replace(force=force), breaks
+
+
+def _on_edge(place: Place, closed: Array, found: Modes, slip_direction: Array, accelerations: Array) -> Array:
+    """Tests whether a contact at rest only just sticks, or only just begins to slip, (): a small change of a force
+    would change its mode."""
+    room = cone_room(place, found.force)
+    most = place.cones.scales() * place.cones.at_rest * found.force[:, 0]
+    rests = closed & (place.cones.friction > 0) & ~jnp.any(slip_direction != 0, axis=1)
+    sticks = rests & (found.mode == STICK) & (room <= EDGE * most)
+    begins = rests & (found.mode == SLIP) & (lengths(accelerations[:, 1:]) <= EDGE * lengths(place.cones.offset[:, 1:]))
+    return jnp.any(sticks | begins)
