@@ -21,7 +21,6 @@ from .pieces import Pieces
 from .trial import Base, frozen
 from .ways import times_of
 
-INSIDE = 0.5  # of the tangential forces of contacts that break away: guess of others that lie inside the cones
 EDGE = 1e-6  # of a force or an acceleration: too small to decide whether a contact sticks
 
 
@@ -81,9 +80,9 @@ def _decide(
     slips = jnp.where(anew, moves & ~change.rests, (where.mode == SLIP) & ~change.stopped)
     way = jnp.where(anew[:, None] | (where.way == 0), heading(place.slip), where.way)
     slip_direction = jnp.where(slips[:, None], way, 0)
-    where, breaks = _further_inside(place, candidates, where, change.breaks, change.begins, slip_direction)
-    slip_direction = jnp.where(breaks[:, None], -heading(where.force[:, 1:]), slip_direction)
     tolerated = place.rounding() + slack
+    where, breaks = _held_inside(place, candidates, where, change, slip_direction, tolerated)
+    slip_direction = jnp.where(breaks[:, None], -heading(where.force[:, 1:]), slip_direction)
     m, static = len(candidates), place.cones.static is not None
 
     def law(carry: tuple) -> tuple:
@@ -110,7 +109,7 @@ def _decide(
         idle = stays & ~acts & (mode == STICK)
         hold_all = lambda: forces_in_modes(place, found._replace(several=several(found.mode)), stays)
         held = lax.cond(jnp.any(idle), hold_all, lambda: held)
-        out = (acts | idle) & (mode == STICK) & (cone_room(place, held) < -tolerated)
+        out = (acts | idle) & (mode == STICK) & (cone_room(place, held) < -_unsure(place, found, tolerated))
         again = jnp.where(out[:, None], -heading(held[:, 1:]), slip_direction)
         if static:
             # with friction of slip, those begin to slip that no others hold
@@ -137,7 +136,10 @@ def _decide(
     edge |= jnp.any(stays & (place.cones.friction > 0) & (place.cones.scales() * found.force[:, 0] <= tolerated))
     # beyond Painleve's bound no acceleration may satisfy the law: then velocities jump
     held = forces_in_modes(place, found, stays)
-    wrong = stays & ((accelerations[:, 0] < -1e3 * tolerated) | (place.cones.scales() * held[:, 0] < -tolerated))
+    wrong = stays & (
+        (accelerations[:, 0] < -1e3 * tolerated)
+        | (place.cones.scales() * held[:, 0] < -_unsure(place, found, tolerated))
+    )
     matrix, mu = place.cones.delassus(), place.cones.friction
     beyond = jams(matrix, mu)
     lifts = candidates & (found.mode == OPEN) & could_jam(matrix, mu, slip_direction)
@@ -148,32 +150,37 @@ def _decide(
     return _Decision(stays, found._replace(jammed=jammed), status)
 
 
-def _further_inside(
-    place: Place, candidates: Array, where: Modes, breaks: Array, begins: Array, slip_direction: Array
+def _held_inside(
+    place: Place, candidates: Array, where: Modes, change: Change, slip_direction: Array, tolerated: Array
 ) -> tuple[Modes, Array]:
-    """Looks for other forces in space where those that are followed reach the edge of a cone, as a contact ``breaks``
-    away (m,), or where a motion ``begins`` () with such: if forces are not unique, others may lie inside all cones.
+    """Looks in space for forces inside all cones that hold the contacts at rest, where those that are followed reach
+    the edge of one, or where a motion begins or has an impact: if forces are not unique, what can be held rests.
 
     Returns the modes with the forces to go on from, and the contacts that do break away.
     """
-    if where.way.shape[1] == 1:
-        return where, breaks
+    rests = candidates & (place.cones.at_rest > 0) & ~jnp.any(slip_direction != 0, axis=1)
+    if where.way.shape[1] == 1 or len(rests) < 2:
+        return where, change.breaks
 
     def look() -> tuple[Array, Array]:
-        cones = at_limit(place, where.limit)
-        room = lambda force: (cone_room(place, force), EDGE * place.cones.scales() * place.cones.at_rest * force[:, 0])
-        first, found = cones.decide(candidates, slip_direction, where.force)
-        first = jnp.where(begins, first, where.force)
-        left, least = room(first)
-        on_edge = breaks | (begins & (found.mode != OPEN) & (place.cones.friction > 0) & (left <= least))
-        inside = first.at[:, 1:].multiply(jnp.where(on_edge, INSIDE, 1)[:, None])
-        force, _ = cones.decide(candidates, slip_direction, inside)
-        left, least = room(force)
-        stays = jnp.any(on_edge & (left <= least))
-        return jnp.where(stays, where.force, force), breaks & stays
+        at = at_limit(place, where.limit)
+        force, found = at.decide(candidates, slip_direction, where.force)
+        # a contact whose force is zero may share the load
+        stays = (found.mode != OPEN) | (at.cones.velocity(force)[:, 0] <= 1e3 * tolerated)
+        mode = jnp.where(stays & rests, STICK, found.mode)
+        force, inside = at.cones.inside(jnp.where(anew, force, where.force), mode, slip_direction)
+        return jnp.where(inside, force, where.force), change.breaks & ~inside
 
-    force, breaks = lax.cond((where.several & jnp.any(breaks)) | begins, look, lambda: (where.force, breaks))
+    anew = change.begins | change.struck
+    several = (where.several & jnp.any(change.breaks)) | (anew & (jnp.sum(rests) > 1))
+    force, breaks = lax.cond(several, look, lambda: (where.force, change.breaks))
     return where._replace(force=force), breaks
+
+
+def _unsure(place: Place, found: Modes, tolerated: Array) -> Array:
+    """Returns the errors (m,) of forces, as accelerations; those that are not unique a shift keeps near others."""
+    largest = jnp.max(jnp.abs(place.cones.scales()[:, None] * found.force))
+    return tolerated + jnp.where(found.several, jnp.finfo(largest.dtype).eps ** 0.5 * largest, 0)
 
 
 def _on_edge(place: Place, closed: Array, found: Modes, slip_direction: Array, accelerations: Array) -> Array:

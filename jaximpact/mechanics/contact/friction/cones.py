@@ -27,6 +27,9 @@ from ...contacts import ORTHOGONAL, Contacts
 from ...friction import Slip
 
 OPEN, STICK, SLIP = 0, 1, 2  # modes of a contact
+# impulses inside cones of friction are sought by so many projections onto cones that are so much narrower, and are
+# inside within these shares of friction
+PROJECTIONS, NARROWER, WELL_INSIDE, JUST_INSIDE = 256, 0.5, 0.9, 1 - 1e-6
 
 
 def length(x: Array) -> Array:
@@ -242,6 +245,38 @@ class ConeProblem(NamedTuple):
         for _ in range(times):
             y = y - (inverse @ self._equations(y, scale, modes, slip_direction, turning).ravel()).reshape(y.shape)
         return y / scale
+
+    def inside(self, x: Array, modes: Array, slip_direction: Array) -> tuple[Array, Array]:
+        """Of impulses that are not unique, looks for some (m, 1 + k) inside the cones of contacts that stick, near x;
+        whether there are some, (). Without derivatives.
+
+        Alternating projections onto narrower cones and onto the impulses of contacts in these ``modes`` (m,), which
+        slip in the directions ``slip_direction`` (m, k).
+        """
+        known, x, modes, slip_direction = lax.stop_gradient((self, x, modes, slip_direction))
+        m, size = x.shape
+        diagonal = jnp.diagonal(known.delassus()).reshape(m, size)
+        # rows of equal size, so that no contact keeps its impulses for the scale of its gap
+        scale = jnp.sqrt(diagonal[:, 0] / jnp.where(diagonal[:, 1] > 0, diagonal[:, 1], diagonal[:, 0]))
+        known, each = known.over(scale), jnp.ones_like(x).at[:, 0].set(scale)
+        sticks, mu = (modes == STICK) & (known.at_rest > 0), known.at_rest
+        unit = known.scales()[:, None]
+        inverse = _inverse_in_modes(known, unit * x, unit, modes, slip_direction, jnp.ones((), bool), False)
+        within = lambda x, share: jnp.all(~sticks | (lengths(x[:, 1:]) < share * mu * x[:, 0])) & jnp.all(x[:, 0] >= 0)
+
+        def held(x: Array) -> Array:
+            y = unit * x
+            y -= (inverse @ known._equations(y, unit, modes, slip_direction, False).ravel()).reshape(y.shape)
+            return y / unit
+
+        def body(carry: tuple) -> tuple:
+            x, count = carry
+            return held(jnp.where(sticks[:, None], project(x, NARROWER * mu), x)), count + 1
+
+        goes_on = lambda carry: ~within(carry[0], WELL_INSIDE) & (carry[1] < PROJECTIONS)
+        x, _ = lax.while_loop(goes_on, body, (x * each, jnp.zeros((), jnp.int32)))
+        x = held(x)  # to rounding
+        return x / each, within(x, JUST_INSIDE)
 
     def _equations(self, y: Array, scale: Array, modes: Array, slip_direction: Array | None, turning: bool) -> Array:
         """Returns the residuals (m, 1 + k) of `in_modes`, of impulses y (m, 1 + k) that are scaled by ``scale``."""
