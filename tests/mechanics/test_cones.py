@@ -81,6 +81,38 @@ def test_rounding_leads_away_from_no_impulse_that_is_one_of_many():
     assert np.max(np.abs(end - begin)) < 1e-4
 
 
+def test_forces_inside_the_cones_are_found_where_there_are_some():
+    """Of a body on four feet that others hold, whatever the scales of the gaps; none where the load is too large."""
+    rng = np.random.default_rng(5)
+    feet = np.array([[1, 1, -0.5], [-1, 1, -0.5], [-1, -1, -0.5], [1, -1, -0.5]]) + rng.uniform(-0.2, 0.2, (4, 3))
+    cross = np.array([[[0, z, -y], [-z, 0, x], [y, -x, 0]] for x, y, z in feet])
+    rows = np.concatenate([np.broadcast_to(np.eye(3), (4, 3, 3)), cross], axis=2)[:, [2, 0, 1]]
+    scale, mu = np.exp(rng.uniform(-2, 2, 4)), np.array([0.3, 0.8, 0.0, 0.5])
+    rows[2, 1:] = 0  # no friction, no tangents
+    inside = rng.uniform(0.5, 3, (4, 1)) * np.array([1, 0.4, -0.4]) * np.array([[1, 1, 1]] * 4)
+    inside[:, 1:] *= mu[:, None]
+    each = np.ones((4, 3))
+    each[:, 0] = scale
+    scaled = (rows * each[..., None]).reshape(12, 6)
+    mode = np.where(mu > 0, cones.STICK, cones.SLIP)
+
+    @jax.jit
+    def found(load):
+        offset = -(scaled @ load).reshape(4, 3)
+        problem = cones.ConeProblem(jnp.asarray(scaled), jnp.asarray(scaled.T), offset, jnp.asarray(mu * scale))
+        start = problem.in_modes(jnp.zeros((4, 3)), mode, jnp.zeros((4, 2)), times=2)
+        x, some = problem.inside(start, mode, jnp.zeros((4, 2)))
+        return start * each, x * each, problem.velocity(x), some
+
+    load = np.einsum("mp,mpd->d", inside, rows)
+    start, x, w, some = found(load)
+    # the least forces, from which the search begins, are outside
+    assert np.any(np.linalg.norm(start[:, 1:], axis=1) > mu * start[:, 0] + 1e-3)
+    assert some and np.all(np.linalg.norm(x[:, 1:], axis=1) <= mu * x[:, 0])
+    np.testing.assert_allclose(w, 0, atol=1e-12 * np.max(scaled @ scaled.T))
+    assert not found(load * np.array([3, 3, 1, 1, 1, 1]))[-1]
+
+
 def test_a_jammed_end_stops_in_single_precision():
     """Beyond Painleve's bound a rod's end on the floor may slide on without an impulse, exactly, or stop at once: the
     guess decides, though the impulse that stops it has the rounding of seven digits."""
