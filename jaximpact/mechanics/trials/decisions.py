@@ -159,7 +159,7 @@ def _held_inside(
     Returns the modes with the forces to go on from, and the contacts that do break away.
     """
     rests = candidates & (place.cones.at_rest > 0) & ~jnp.any(slip_direction != 0, axis=1)
-    if where.way.shape[1] == 1 or len(rests) < 2:
+    if len(rests) < 2:
         return where, change.breaks
 
     def look() -> tuple[Array, Array]:
@@ -172,7 +172,7 @@ def _held_inside(
         return jnp.where(inside, force, where.force), change.breaks & ~inside
 
     anew = change.begins | change.struck
-    several = (where.several & jnp.any(change.breaks)) | (anew & (jnp.sum(rests) > 1))
+    several = (where.several & jnp.any(change.breaks)) | (anew & jnp.any(rests))
     force, breaks = lax.cond(several, look, lambda: (where.force, change.breaks))
     return where._replace(force=force), breaks
 

@@ -48,7 +48,7 @@ def enumerate_modes(a: Array, b: Array, mu: Array, guess: Array, tolerance: Arra
     )
     rest = _solved(compliance, wt)
     carried = [_solved(compliance, [sideways(i, j) for i in every]) for j in every]
-    reduced = lambda i, j: normal(i, j) + sum(a[2 * i, 2 * k + 1] * carried[j][k] for k in every)
+    reduced = lambda i, j: _cancelled([normal(i, j), *(a[2 * i, 2 * k + 1] * carried[j][k] for k in every)])
     matrix = [[jnp.where(closed[i] & closed[j], reduced(i, j), 0) for j in every] for i in every]
     change = _solved(
         _pseudo_inverse(matrix), [wn[i] + sum(a[2 * i, 2 * k + 1] * rest[k] for k in every) for i in every]
@@ -100,6 +100,13 @@ def _pseudo_inverse(rows: list[list]) -> list[list]:
         [jnp.where(regular, s, p) * by, jnp.where(regular, -q, r) * by],
         [jnp.where(regular, -r, q) * by, jnp.where(regular, p, s) * by],
     ]
+
+
+def _cancelled(terms: list) -> Array:
+    """Returns the sum of terms; zero where only their rounding is left, as where tangents of contacts that stick hold
+    all of a body."""
+    found, size = sum(terms), sum(jnp.abs(x) for x in terms)
+    return jnp.where(jnp.abs(found) > 1024 * jnp.finfo(size.dtype).eps * size, found, 0)
 
 
 def _solved(inverse: list[list], w: list) -> list:
