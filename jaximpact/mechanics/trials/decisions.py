@@ -153,8 +153,8 @@ def _decide(
 def _held_inside(
     place: Place, candidates: Array, where: Modes, change: Change, slip_direction: Array, tolerated: Array
 ) -> tuple[Modes, Array]:
-    """Looks in space for forces inside all cones that hold the contacts at rest, where those that are followed reach
-    the edge of one, or where a motion begins or has an impact: if forces are not unique, what can be held rests.
+    """Looks for forces inside all cones that hold the contacts at rest, where those that are followed reach the edge
+    of one, or where a motion begins or has an impact: if forces are not unique, what can be held rests.
 
     Returns the modes with the forces to go on from, and the contacts that do break away.
     """
