@@ -44,7 +44,7 @@ from ..results.save import Save
 from .backends import execution_of, native_or_xla
 from .lanes import Lanes
 from .limits import DEFAULT_ROWS, DEFAULT_STEPS
-from .start_report import StartReport, raise_or_warn, start_report
+from .start_report import JointReport, StartReport, raise_or_warn, start_report
 from .validation import check_problem
 
 NODES = 1000  # of a Gauss-Legendre rule
@@ -215,7 +215,7 @@ def check_until(until: Any, problem: Problem, one: Motion) -> Until | None:
 def fit_joints(problem: Problem, report: StartReport) -> Problem:
     """Returns the problem, with its joints wrapped as `MayDepend` if at the start of some lane rows of their
     Jacobian depend on other rows."""
-    dependent = report.joints is not None and np.any(report.joints.redundant)
+    dependent = any(np.any(part.redundant) for part in report.parts if isinstance(part, JointReport))
     return MayDepend.of(problem) if dependent else problem
 
 

@@ -22,7 +22,7 @@ from ..mechanics.contact.friction.cones import direction
 from ..mechanics.friction import Slip
 from ..mechanics.joint_projection import start_errors
 from ..mechanics.joints import DEPENDENT, Joints
-from ..mechanics.labels import UNNAMED, Labels
+from ..mechanics.labels import Labels
 from ..mechanics.linearisation import Closure, Metric, closure, linearise
 from ..mechanics.mass import Identity
 from ..mechanics.problem import Problem
@@ -61,6 +61,10 @@ class JointReport(NamedTuple):
     @property
     def refused(self) -> Array:
         return self.wrong | self.stuck
+
+    @property
+    def remarked(self) -> Array:
+        return self.broken | self.redundant
 
     def judge(self, report: StartReport, which: Callable[[int], str]) -> str | None:
         """Raises ValueError for joints that do not hold at the start of some lane, or contradict each other.
@@ -115,6 +119,8 @@ class SwitchReport(NamedTuple):
     finite: Array
     flat: Array
 
+    remarked = False
+
     @classmethod
     def of(cls, problem: Problem, t: Array, q: Array, v: Array, args: Any) -> SwitchReport:
         here = problem.switch_values(t, q, v, args)
@@ -149,6 +155,8 @@ class FrictionReport(NamedTuple):
     wrong: Array
     tangentless: Array
     weak: Array
+
+    remarked = False
 
     @classmethod
     def of(cls, problem: Problem, gradient: Array, t: Array, q: Array, v: Array, args: Any) -> FrictionReport:
@@ -224,6 +232,8 @@ class RestitutionReport(NamedTuple):
     value: Array
     wrong: Array
 
+    remarked = False
+
     @classmethod
     def of(cls, problem: Problem, rates: Array, args: Any) -> RestitutionReport:
         """Report for the gap velocities (m,) of a start. A restitution that depends on them is checked for gaps that
@@ -258,7 +268,10 @@ class StartReport(NamedTuple):
         lagrangian: whether d2L/dv2 of a Lagrangian is independent of v and t (); True without one.
         finite: whether the force is finite ().
         naming: names of coordinates and contacts for messages.
-        bodies, joints, switches, friction, restitution: reports on these; None if the problem has none.
+        parts: reports on those of switches, friction, restitution and joints that the problem has: each has masks
+            (..., n) of entries that are ``refused`` and of others ``remarked`` on, and a method ``judge`` that raises
+            for the first, and returns the remark or None.
+        bodies: report on listed bodies; None if there are none.
     """
 
     gap: Array
@@ -268,18 +281,9 @@ class StartReport(NamedTuple):
     symmetric: Array
     lagrangian: Array
     finite: Array
-    naming: Labels = UNNAMED
+    naming: Labels
+    parts: tuple[SwitchReport | FrictionReport | RestitutionReport | JointReport, ...]
     bodies: Any = None
-    joints: JointReport | None = None
-    switches: SwitchReport | None = None
-    friction: FrictionReport | None = None
-    restitution: RestitutionReport | None = None
-
-    @property
-    def parts(self) -> list:
-        """Reports on switches, friction, restitution and joints, where the problem has them: each has the mask
-        ``refused`` (..., n) of invalid entries, and a method ``judge`` that raises for them."""
-        return [x for x in (self.switches, self.friction, self.restitution, self.joints) if x is not None]
 
     @property
     def is_fine(self) -> Array:
@@ -288,9 +292,7 @@ class StartReport(NamedTuple):
         at = self.closure
         right = self.positive & self.symmetric & self.lagrangian & self.finite
         for part in self.parts:
-            right &= ~jnp.any(part.refused)
-        if self.joints is not None:
-            right &= ~jnp.any(self.joints.broken | self.joints.redundant)
+            right &= ~jnp.any(part.refused) & ~jnp.any(part.remarked)
         return right & jnp.all(jnp.isfinite(self.gap)) & ~jnp.any(at.violated | at.outward)
 
 
@@ -311,20 +313,19 @@ def start_report(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, h
             quadratic = _is_quadratic(inertia, q0, v0, t0, args)
     finite = jnp.all(jnp.isfinite(force))
     at = closure(contacts, gap_velocity, q0, v0, h, metric.solve(force))
-    found = StartReport(
-        contacts.gap, gap_velocity, at, metric.positive(), metric.symmetric(), quadratic, finite, problem.naming, bodies
-    )
-    if callable(problem.restitution):
-        found = found._replace(restitution=RestitutionReport.of(problem, gap_velocity, args))
+    parts: list[Any] = []
     if problem.switches is not None:
-        found = found._replace(switches=SwitchReport.of(problem, t0, q0, v0, args))
-    if problem.slip is not None:
-        if contacts.dense:
-            report = FrictionReport.of(problem, contacts.jacobian, t0, q0, v0, args)
-        else:
-            report = FrictionReport.of_list(near, contacts, t0, q0, args)
-        found = found._replace(friction=report)
-    return found._replace(joints=JointReport.of(joints, q0, given, h)) if joints.size else found
+        parts.append(SwitchReport.of(problem, t0, q0, v0, args))
+    if problem.slip is not None and contacts.dense:
+        parts.append(FrictionReport.of(problem, contacts.jacobian, t0, q0, v0, args))
+    elif problem.slip is not None:
+        parts.append(FrictionReport.of_list(near, contacts, t0, q0, args))
+    if callable(problem.restitution):
+        parts.append(RestitutionReport.of(problem, gap_velocity, args))
+    if joints.size:
+        parts.append(JointReport.of(joints, q0, given, h))
+    facts = contacts.gap, gap_velocity, at, metric.positive(), metric.symmetric(), quadratic, finite
+    return StartReport(*facts, problem.naming, tuple(parts), bodies)
 
 
 def _beside(x: Array) -> Array:
