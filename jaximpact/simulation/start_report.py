@@ -25,6 +25,7 @@ from ..mechanics.joints import DEPENDENT, Joints
 from ..mechanics.labels import Labels
 from ..mechanics.linearisation import Closure, Metric, closure, linearise
 from ..mechanics.mass import Identity
+from ..mechanics.motion import At
 from ..mechanics.problem import Problem
 
 SPEEDS = np.concatenate(
@@ -61,10 +62,6 @@ class JointReport(NamedTuple):
     @property
     def refused(self) -> Array:
         return self.wrong | self.stuck
-
-    @property
-    def remarked(self) -> Array:
-        return self.broken | self.redundant
 
     def judge(self, report: StartReport, which: Callable[[int], str]) -> str | None:
         """Raises ValueError for joints that do not hold at the start of some lane, or contradict each other.
@@ -119,8 +116,6 @@ class SwitchReport(NamedTuple):
     finite: Array
     flat: Array
 
-    remarked = False
-
     @classmethod
     def of(cls, problem: Problem, t: Array, q: Array, v: Array, args: Any) -> SwitchReport:
         here = problem.switch_values(t, q, v, args)
@@ -155,8 +150,6 @@ class FrictionReport(NamedTuple):
     wrong: Array
     tangentless: Array
     weak: Array
-
-    remarked = False
 
     @classmethod
     def of(cls, problem: Problem, gradient: Array, t: Array, q: Array, v: Array, args: Any) -> FrictionReport:
@@ -232,8 +225,6 @@ class RestitutionReport(NamedTuple):
     value: Array
     wrong: Array
 
-    remarked = False
-
     @classmethod
     def of(cls, problem: Problem, rates: Array, args: Any) -> RestitutionReport:
         """Report for the gap velocities (m,) of a start. A restitution that depends on them is checked for gaps that
@@ -268,9 +259,8 @@ class StartReport(NamedTuple):
         lagrangian: whether d2L/dv2 of a Lagrangian is independent of v and t (); True without one.
         finite: whether the force is finite ().
         naming: names of coordinates and contacts for messages.
-        parts: reports on those of switches, friction, restitution and joints that the problem has: each has masks
-            (..., n) of entries that are ``refused`` and of others ``remarked`` on, and a method ``judge`` that raises
-            for the first, and returns the remark or None.
+        parts: reports on those of switches, friction, restitution and joints that the problem has: each has the mask
+            ``refused`` (..., n) of invalid entries, and a method ``judge`` that raises for them.
         bodies: report on listed bodies; None if there are none.
     """
 
@@ -291,13 +281,15 @@ class StartReport(NamedTuple):
         `bodies` says more."""
         at = self.closure
         right = self.positive & self.symmetric & self.lagrangian & self.finite
-        for part in self.parts:
-            right &= ~jnp.any(part.refused) & ~jnp.any(part.remarked)
+        remarked = [x.broken | x.redundant for x in self.parts if isinstance(x, JointReport)]
+        for mask in (*(part.refused for part in self.parts), *remarked):
+            right &= ~jnp.any(mask)
         return right & jnp.all(jnp.isfinite(self.gap)) & ~jnp.any(at.violated | at.outward)
 
 
 @full_precision()
-def start_report(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, h: Array | None = None) -> StartReport:
+def start_report(problem: Problem, start: At, h: Array | None = None) -> StartReport:
+    t0, q0, v0, args = start
     metric, near = Metric.at(problem, q0, args, t0), problem.near(problem.gaps.neighbours(t0, q0, args))
     bodies = near.gaps.facts(t0, q0, args)
     contacts = linearise(near, metric, t0, q0, args)
@@ -316,9 +308,9 @@ def start_report(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, h
     parts: list[Any] = []
     if problem.switches is not None:
         parts.append(SwitchReport.of(problem, t0, q0, v0, args))
-    if problem.slip is not None and contacts.dense:
+    if problem.rubs and contacts.dense:
         parts.append(FrictionReport.of(problem, contacts.jacobian, t0, q0, v0, args))
-    elif problem.slip is not None:
+    elif problem.rubs:
         parts.append(FrictionReport.of_list(near, contacts, t0, q0, args))
     if callable(problem.restitution):
         parts.append(RestitutionReport.of(problem, gap_velocity, args))
