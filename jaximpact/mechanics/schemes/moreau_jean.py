@@ -159,8 +159,8 @@ class MoreauJean(Scheme):
         if not contacts.dense:
             found = found._replace(iterations=spent)
         chord = theta * w + (1 - theta) * v
-        lasting = self.lasting(problem, law, contacts, t, state, found.acts, args)
-        new = state.moved(h * chord, w, lasting).remembering(found.friction)
+        new = state.moved(h * chord, w, self.lasting(problem, law, contacts, t, state, found.acts, args))
+        new = new.remembering(found.friction)
         info = Info.of(found, metric, new.q, chord, e)
         if contacts.slip.k and law.solves:
             status = impulse_status(contacts, found, before, v, free, w, e)
