@@ -154,7 +154,7 @@ def continue_curve(
     options, steps = choose_scheme(problem, options, steps, ORBIT)
     args = options["args"]
     check_choice("kind", kind, KINDS)
-    if problem.joints is not None or problem.quaternions:
+    if problem.jointed or problem.quaternions:
         raise ValueError(
             "continue_curve varies each coordinate by itself, which joints and quaternions do not allow: state the "
             "system in coordinates without them"

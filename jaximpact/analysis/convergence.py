@@ -277,7 +277,7 @@ def convergence(
     scheme, projection = choose_methods(given, options["projection"], problem)
     call = Call(problem, q0, v0, t1, t0=t0, save=Save(every=1), **options | {"projection": projection})
     run = partial(sweep, call)
-    if scheme.traits.order is None or rtols is not None:
+    if scheme.traits.by_tolerance or rtols is not None:
         check_scheme(scheme, steps, phases, graph)
         known = errors_by_tolerance(run, scheme, rtols, steps, exact, impulse)
         return Convergence(**known | {"reference": known["reference"] or EXACT})

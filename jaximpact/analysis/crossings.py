@@ -325,7 +325,7 @@ def _passages(
             found = find(
                 jax.tree.map(lambda x, sound=sound: x[sound], window), surface, direction, args, some.args_axes
             )
-            if some.scheme.traits.order is None:
+            if some.scheme.traits.by_tolerance:
                 found = _locate_accurately(
                     some, jax.tree.map(lambda x, sound=sound: x[sound], window), found, surface, args
                 )

@@ -42,7 +42,7 @@ def choose_scheme(
                 "period, and a scheme"
             )
     scheme = choose_methods(EventCorrected() if scheme is None else scheme, None, problem)[0]
-    if steps is None and scheme.traits.order is not None:
+    if steps is None and not scheme.traits.by_tolerance:
         raise ValueError(
             f"steps: {type(scheme).__name__} goes by steps: give steps, their number in a period, or leave scheme out"
         )

@@ -22,7 +22,7 @@ def computes_anew(options: dict[str, Any]) -> bool:
     """Whether an analysis of a study computes its motions anew: if ``steps``, or a scheme that chooses its own,
     is among its options."""
     scheme = options.get("scheme")
-    return "steps" in options or (isinstance(scheme, Scheme) and scheme.traits.order is None)
+    return "steps" in options or (isinstance(scheme, Scheme) and scheme.traits.by_tolerance)
 
 
 def diagram_lanes(

@@ -164,7 +164,7 @@ def check_hypotheses(
         )
     bound: np.ndarray | None = None
     notes: tuple[str, ...] = ()
-    if problem.slip is not None:
+    if problem.rubs:
         problem, mu = split_friction(problem, friction, z.dtype)
         problem = problem if mu is None else problem.replace(friction=mu)
         bound = _painleve(problem, t, z, args, active)

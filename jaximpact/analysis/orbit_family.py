@@ -286,7 +286,7 @@ class OrbitFamily:
         found = _contacts(
             np.asarray(gap)[:-1], np.asarray(diagonal)[:-1], impulse, np.asarray(data.e), approach, timing
         )
-        return found, rows, OrbitSlips() if program.problem.slip is None else orbit_slips(program.problem, motion, data)
+        return found, rows, orbit_slips(program.problem, motion, data) if program.problem.rubs else OrbitSlips()
 
 
 def _observer(problem: Problem) -> Callable[..., Any]:

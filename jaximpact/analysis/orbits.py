@@ -173,7 +173,7 @@ def periodic_orbit(
     check_counts(iterations=iterations)
     call = Call(problem, q0, v0, steps=steps, t0=t0, **options)
     program, lanes, single = prepare_strobe(call, period, cycles)
-    if extrapolate and program.scheme.traits.order is None:
+    if extrapolate and program.scheme.traits.by_tolerance:
         raise ValueError(
             f"extrapolate=True goes by powers of h, on which the error of {type(program.scheme).__name__} does not "
             "depend: leave it out "

@@ -130,7 +130,7 @@ def predict(
         problem,
         "predict follows one motion: give problem.replace(noise=None), and add the noise's covariance to its own",
     )
-    if problem.joints is not None:
+    if problem.jointed:
         raise ValueError(
             "problem: predict has no joints: a covariance of all coordinates would leave them; state independent "
             "coordinates"

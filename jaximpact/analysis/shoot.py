@@ -140,7 +140,7 @@ def shoot(
     check_problem(problem)
     check_counts(iterations=iterations)
     check_no_noise(problem, "shoot finds controls of one motion: give problem.replace(noise=None)")
-    if problem.joints is not None:
+    if problem.jointed:
         raise ValueError(
             "problem: shoot has no joints, whose states at nodes would leave them; state independent coordinates"
         )

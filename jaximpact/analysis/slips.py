@@ -134,7 +134,7 @@ def slips(
         ValueError: the problem has no friction, or the solution does not hold every step or is not one of the problem.
     """
     check_result("solution", solution, Solution, "solve or ensemble")
-    if problem.slip is None or solution.friction_impulse is None:
+    if not problem.rubs or solution.friction_impulse is None:
         raise ValueError("slips: the problem has no friction; state it with slip= and friction=")
     if solution.values is not None or np.shape(solution.t)[-1] < 2 or solution.origin.every_step is False:
         raise ValueError(

@@ -207,7 +207,7 @@ def directions(problem: Problem, lanes: Lanes) -> int:
     and each quaternion."""
     one = lanes.take(0)
     d = one.q0.shape[0] - len(problem.quaternions)
-    if problem.joints is None:
+    if not problem.jointed:
         return 2 * d
     joints: Any = Metric.at(problem, jnp.asarray(one.q0), one.args, one.t0).joints
     return 2 * (d - int(jnp.sum(joints.independent())))

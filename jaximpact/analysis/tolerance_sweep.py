@@ -48,7 +48,7 @@ def checked_tolerances(rtols: Any) -> np.ndarray:
 def check_scheme(scheme: Scheme, steps: Any, phases: int, graph: bool) -> None:
     """Raises unless a sweep over tolerances can be made by the scheme with these options of `convergence`."""
     name = type(scheme).__name__
-    if scheme.traits.order is not None:
+    if not scheme.traits.by_tolerance:
         raise ValueError(f"rtols: {name} goes by steps: give steps, or scheme=EventDriven()")
     if not (hasattr(scheme, "rtol") and hasattr(scheme, "atol")):
         raise ValueError(f"convergence sweeps rtol and atol of a scheme without order, and {name} has none")

@@ -157,7 +157,7 @@ def _step(options: argparse.Namespace, scheme: Scheme, t1: float) -> float:
 
 def chooses_steps(scheme: Any) -> bool:
     """Whether a scheme chooses its own steps; False for what is no scheme, which `solve` refuses later."""
-    return isinstance(scheme, Scheme) and scheme.traits.order is None
+    return isinstance(scheme, Scheme) and scheme.traits.by_tolerance
 
 
 def _tell(solution: Solution, facts: dict[str, Any], more: dict[str, Any]) -> int:
@@ -238,7 +238,7 @@ def _perturbed_starts(
     slack = 10 * np.finfo(q0.dtype).eps
 
     def joined(q: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        if entry.problem.joints is None:
+        if not entry.problem.jointed:
             return q, v
         found = jax.vmap(lambda q, v: assemble(entry.problem, q, v, args=case.args))(q, v)
         return np.asarray(found[0]), np.asarray(found[1])

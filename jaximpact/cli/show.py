@@ -99,7 +99,7 @@ def _applicable(entry: Entry, case: Case) -> list[str]:
     fitting = []
     for label, make in SCHEMES.items():
         scheme = make()
-        if entry.problem.slip is not None and not scheme.traits.friction:
+        if entry.problem.rubs and not scheme.traits.friction:
             continue
         try:
             scheme.check(entry.problem, case.restitution, count_constraints(entry, case))

@@ -84,15 +84,9 @@ class Slip(NamedTuple):
         return self.drift.shape[1]
 
     @classmethod
-    def at(
-        cls, problem: Problem, metric: Any, t: ArrayLike, q: Array, v: Array, args: Any, frame: Array | None = None
-    ) -> Slip:
+    def at(cls, problem: Problem, metric: Any, t: ArrayLike, q: Array, v: Array, args: Any) -> Slip:
         """Linearises the slip at (t, q), with the responses of a `Metric` and the coefficients of
-        friction at the velocity v (d,).
-
-        ``frame`` (m, 2, d): tangents of a place nearby, onto which those here are turned;
-        None leaves them as the problem has them.
-        """
+        friction at the velocity v (d,)."""
         if problem.gaps.local:
             bodies: Any = problem.constraints
             found = bodies.rubbed(metric, t, q, args)
@@ -107,24 +101,25 @@ class Slip(NamedTuple):
         if scale is not None:
             friction, static = jax.tree.map(lambda mu: scale * mu, (friction, static))
             scale = jnp.where(scale > 0, scale, 1)
-        found = cls(jacobian, responses(metric, jacobian), drift, friction, drift, static, None, scale)
-        return found if frame is None else found.along_turned(turn_onto(frame, jacobian))
+        return cls(jacobian, responses(metric, jacobian), drift, friction, drift, static, None, scale)
 
     @classmethod
     def of_acceleration(
         cls, problem: Problem, metric: Any, state: tuple, a: Array, args: Any, frame: Array | None = None
     ) -> Slip:
-        """As `at`, at a ``state`` (t, q, v), with the acceleration of the slip under a
+        """As `at`, at a ``state`` (t, q, v) and `onto` a ``frame``, with the acceleration of the slip under a
         (d,) in place of its velocity."""
         t, q, v = state
         slip = cls.at(problem, metric, t, q, v, args)
         _, swerve = jax.jvp(lambda t, q: problem.slip_velocity(t, q, v, args), (t, q), (jnp.ones_like(t), v))
-        slip = slip._replace(velocity=slip.jacobian @ a + swerve)
-        return slip if frame is None else slip.along_turned(turn_onto(frame, slip.jacobian))
+        return slip._replace(velocity=slip.jacobian @ a + swerve).onto(frame)
 
-    def along_turned(self, turn: Array) -> Slip:
-        """Returns the rows along tangents that are turned by orthogonal matrices ``turn`` (m, 2, 2),
-        as by `turn_onto`."""
+    def onto(self, frame: Array | None) -> Slip:
+        """Returns the rows along tangents that are turned onto those of a place nearby, ``frame`` (m, 2, d);
+        None leaves them as the problem has them."""
+        if frame is None:
+            return self
+        turn = turn_onto(frame, self.jacobian)
         response = jnp.einsum("mkl,dml->dmk", turn, self.response)
         jacobian, drift, velocity = (turn_components(turn, x) for x in (self.jacobian, self.drift, self.velocity))
         return self._replace(jacobian=jacobian, response=response, drift=drift, velocity=velocity)
@@ -193,7 +188,7 @@ def normals(problem: Problem, t: ArrayLike, q: Array, args: Any) -> tuple[Array,
     """Returns the gradients by v (m, d) of the normal velocities that ``slip`` gives, and those of the gaps (m, d);
     None where it gives none."""
     normal = lambda v: problem.contact_velocity(t, q, v, args)[0]
-    if problem.slip is None or problem.listed or jax.eval_shape(normal, q) is None:
+    if not problem.rubs or problem.listed or jax.eval_shape(normal, q) is None:
         return None
     return jax.jacfwd(normal)(jnp.zeros_like(q)), jax.jacfwd(lambda x: problem.gaps(t, x, args))(q)
 

@@ -41,19 +41,12 @@ class ProjectedPosition(NamedTuple):
 
 
 def put_on_joints(
-    problem: Problem,
-    t: Array,
-    q: Array,
-    low: Array | None,
-    shift: Array,
-    before: Joints | None,
-    args: Any,
-    steep: float = STEEP,
+    problem: Problem, t: Array, q: Array, low: Array | None, shift: Array, before: Joints | None, args: Any
 ) -> ProjectedPosition:
     """Projects q (d,) onto the joints at time t in the kinetic metric; ``low`` is its rounding remainder.
 
     ``shift`` (d,): the displacement that led to q, which sets the tolerance; ``before``: the joints at an earlier
-    position, None for none. The status includes `singular_status`, with ``steep``.
+    position, None for none. The status includes `singular_status`.
     """
     if not problem.joint_count(t, q, args):
         joints = Joints.none(len(q), q.dtype)
@@ -67,7 +60,7 @@ def put_on_joints(
     left = jnp.abs(lax.stop_gradient(problem.joint_values(t, q, args)))
     status = as_status(~jnp.all(left <= joint_tolerance(joints, q, shift)), Status.JOINTS_NOT_MET)
     if before is not None:
-        status |= singular_status(before, joints, steep)
+        status |= singular_status(before, joints)
     return ProjectedPosition(q, low, first + second, joints, left, status)
 
 
@@ -90,14 +83,14 @@ def joint_tolerance(joints: Joints, q: Array, shift: Array) -> Array:
     return lax.stop_gradient(joints.terms(LEFT * jnp.abs(shift) + rounding))
 
 
-def singular_status(before: Joints, after: Joints, steep: float) -> Array:
+def singular_status(before: Joints, after: Joints) -> Array:
     """Returns JOINTS_NOT_MET if the joints may become singular near the positions of ``before`` and ``after``,
     at most a step apart.
 
-    They may if the `Joints.margins`, extrapolated linearly, become zero within ``steep`` times the distance of the two.
+    They may if the `Joints.margins`, extrapolated linearly, become zero within `STEEP` times the distance of the two.
     """
     one, other = lax.stop_gradient((before.margins(), after.margins()))
-    return as_status(jnp.any(steep * jnp.abs(one - other) > jnp.minimum(one, other)), Status.JOINTS_NOT_MET)
+    return as_status(jnp.any(STEEP * jnp.abs(one - other) > jnp.minimum(one, other)), Status.JOINTS_NOT_MET)
 
 
 def project_state(

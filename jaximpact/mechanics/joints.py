@@ -24,6 +24,7 @@ from ..jaxtools.jacobians import value_and_jacobian
 from ..jaxtools.linalg import solve_by_inverse
 from ..jaxtools.outlined import outlined
 from ..jaxtools.semidefinite import invert_semidefinite
+from .motion import At
 from .problem import Problem
 
 DEPENDENT = 1e-8  # square of the sine of the angle to the earlier rows, below which a row counts as dependent on them
@@ -87,14 +88,14 @@ class Joints(NamedTuple):
         return _at(problem, metric, jnp.asarray(t, q.dtype), q, args)
 
     @classmethod
-    def over_chord(cls, problem: Problem, metric: Any, t: Array, q: Array, h: Array, u: Array, args: Any) -> Joints:
-        """Averages the joints over the chord from (t, q) with velocity u (d,) for a time h, by Gauss's two-point rule.
+    def over_chord(cls, problem: Problem, metric: Any, at: At, h: Array) -> Joints:
+        """Averages the joints over the chord from a place with its velocity v for a time h, by Gauss's two-point rule.
 
-        h (J u + c_t) is then the change of c along the chord up to O(h^5): a discrete gradient, with which joints that
+        h (J v + c_t) is then the change of c along the chord up to O(h^5): a discrete gradient, with which joints that
         hold at the chord's end do no work. Gonzalez, J. Nonlinear Sci. 6 (1996); McLachlan, Quispel, Robidoux, Phil.
         Trans. R. Soc. A 357 (1999).
         """
-        return _over_chord(problem, metric, t, q, h, u, args)
+        return _over_chord(problem, metric, at, h)
 
     @classmethod
     def of(cls, problem: Problem, values: Callable, metric: Any, t: Array, q: Array, args: Any) -> Joints:
@@ -179,7 +180,9 @@ def _cut(dtype: Any) -> float:
 
 
 @outlined
-def _over_chord(problem: Problem, metric: Any, t: Array, q: Array, h: Array, u: Array, args: Any) -> Joints:
+def _over_chord(problem: Problem, metric: Any, at: At, h: Array) -> Joints:
+    t, q, u, args = at
+
     def mean(s: Array, x: Array) -> Array:
         near, far = (problem.joint_values(s + part * h, x + part * h * u, args) for part in GAUSS)
         return (near + far) / 2

@@ -20,6 +20,7 @@ from ..jaxtools.outlined import outlined
 from .contacts import AskewContacts, Contacts
 from .joints import Joints, joint_turning
 from .mass import mass_of
+from .motion import At
 from .problem import Problem
 
 STEPS = 1024  # steps h over which speeds are converted to length scales (`span`)
@@ -101,18 +102,20 @@ class Metric(NamedTuple):
         """Returns a copy that keeps the problem's joints, as linearised at (t, q)."""
         return self._replace(joints=Joints.at(problem, self, t, q, args))
 
-    def to_joints(self, problem: Problem, t: Array, q: Array, h: Array, u: Array, args: Any) -> Array:
-        """Corrects the velocity u (d,) so that q + h u satisfies the joints at t + h, by one Newton step."""
+    def to_joints(self, problem: Problem, at: At, h: Array) -> At:
+        """Corrects the velocity v of a place so that q + h v satisfies the joints at t + h, by one Newton step."""
         # otherwise energy drifts as without the mean over the chord: a double pendulum's by 1.5e-6 a second at h =
         # 1e-3, rather than by 3e-10
-        return u - self.restore(problem.joint_values(t + h, q + h * u, args)) / h if self.joints.size else u
+        if not self.joints.size:
+            return at
+        return at._replace(v=at.v - self.restore(problem.joint_values(at.t + h, at.q + h * at.v, at.args)) / h)
 
-    def over_chord(self, problem: Problem, t: Array, q: Array, h: Array, u: Array, args: Any) -> Metric:
-        """Returns a copy with the joints averaged over the chord from (t, q) with velocity u (d,) for a time h."""
+    def over_chord(self, problem: Problem, at: At, h: Array) -> Metric:
+        """Returns a copy with the joints averaged over the chord from a place with its velocity for a time h."""
         if not self.joints.size:
             return self
-        kinetic = self._replace(joints=Joints.none(len(u), u.dtype))
-        return self._replace(joints=Joints.over_chord(problem, kinetic, t, q, h, u, args))
+        kinetic = self._replace(joints=Joints.none(len(at.v), at.v.dtype))
+        return self._replace(joints=Joints.over_chord(problem, kinetic, at, h))
 
     @classmethod
     def _of_mass(cls, problem: Problem, q: Array, args: Any) -> Metric:
@@ -222,12 +225,7 @@ def span(h: Any, dtype: Any) -> Any:
 
 
 def closure(
-    contacts: Contacts,
-    gap_velocity: Array,
-    q: Array,
-    v: Array,
-    h: Array | None = None,
-    a: Array | None = None,
+    contacts: Contacts, gap_velocity: Array, q: Array, v: Array, h: Array | None = None, a: Array | None = None
 ) -> Closure:
     """Classifies constraints as closed, violated, or closed with a velocity that violates them,
     up to the round-off of gaps and gap velocities.

@@ -44,6 +44,21 @@ class By:
         return By(self.t0 or other.t0, self.q0 or other.q0, self.v0 or other.v0, args, self.times or other.times)
 
 
+class At(NamedTuple):
+    """Where functions of a problem are evaluated, in the order in which they take it: at time t (), position q and
+    velocity v (d,), with ``args``."""
+
+    t: Any
+    q: Any
+    v: Any
+    args: Any
+
+    def after(self, time: Array, a: Array) -> At:
+        """Returns the place after a ``time`` () [s], at constant velocity, which the acceleration a (d,) has changed by
+        then."""
+        return At(self.t + time, self.q + time * self.v, self.v + time * a, self.args)
+
+
 class Motion(NamedTuple):
     """The numbers that define one motion of a problem.
 
@@ -66,6 +81,11 @@ class Motion(NamedTuple):
     static_friction: Any = None
     key: Any = None
     by: Any = None  # By
+
+    @property
+    def start(self) -> At:
+        """Where the motion begins."""
+        return At(self.t0, self.q0, self.v0, self.args)
 
     @property
     def by_times(self) -> bool:

@@ -260,6 +260,16 @@ class Problem(metaclass=Named):
         return gaps_of(self.constraints)
 
     @property
+    def rubs(self) -> bool:
+        """Whether contacts have friction."""
+        return self.slip is not None
+
+    @property
+    def jointed(self) -> bool:
+        """Whether there are joints."""
+        return self.joints is not None
+
+    @property
     def between(self) -> OfBodies | None:
         """The constraints, if they are those of `jaximpact.bodies`; else None."""
         return self.constraints if isinstance(self.constraints, OfBodies) else None
@@ -323,7 +333,7 @@ class Problem(metaclass=Named):
 
         Without ``slip`` k is 0.
         """
-        if self.slip is None:
+        if not self.rubs:
             return None, nothing(q.dtype, self.count(t, q, args), 0)
         found = _value_of(self.slip, t, q, v, args)
         normal, along = found if isinstance(found, tuple) else (None, found)

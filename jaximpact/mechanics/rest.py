@@ -62,14 +62,13 @@ class AtRest:
     def check(self, problem: Problem) -> None:
         """Accepts any problem: no problem is unsuited to this condition."""
 
-    def after(
-        self, problem: Problem, motion: Motion, watch: Watch, old: Any, new: Any, row: Any, status: Array
-    ) -> tuple[Watch, Array]:
-        """Updates the carry ``watch`` after a step from the state ``old`` to ``new``,
-        and tests whether the motion ends with that step, ().
+    def after(self, problem: Problem, motion: Motion, before: tuple, after: tuple) -> tuple[Watch, Array]:
+        """Updates the `Watch` in a step, and tests whether the motion ends with that step, ().
 
-        ``row``, ``status``: the row and the status bits of the step, which `Jammed` uses.
+        ``before``, ``after``: state, row and account of the motion at both ends of the step.
         """
+        (old, old_row, _), (new, *_) = before, after
+        watch = old_row.watch
         t, h, args = motion.time(new.n), motion.h, motion.args
         metric = Metric.at(problem, new.q, args, t)
         largest = lambda v: jnp.max(speeds(problem, metric, v), initial=0.0)
@@ -109,16 +108,16 @@ class Jammed:
                 "with lists=True if they are few"
             )
 
-    def after(
-        self, problem: Problem, motion: Motion, watch: Watch, old: Any, new: Any, row: Any, status: Array
-    ) -> tuple[Watch, Array]:
-        """Returns the ``watch`` unchanged, and whether the bodies are jammed by the impulses of this step, ().
+    def after(self, problem: Problem, motion: Motion, before: tuple, after: tuple) -> tuple[Watch, Array]:
+        """Returns the `Watch` unchanged, and whether the bodies are jammed by the impulses of this step, ();
+        arguments as of `AtRest.after`.
 
         The bodies are jammed if the contact impulses on each of them cancel, up to ``balance``, and there are at least
         as many contacts as the equilibrium of the bodies that are held needs. A row of listed bodies holds the impulses
         of its step only, not their sum so far.
         """
         bodies: Any = problem.between
+        (old, old_row, _), (new, row, account) = before, after
         count, space = bodies.number, bodies.positions(new.q).shape[1]
         each = new.v.size // count  # coordinates of a body
         force = problem.generalised_force(motion.time(old.n), old.q, old.v, motion.args)
@@ -137,8 +136,8 @@ class Jammed:
         # a periodic packing may drift as a whole, and has one contact more than equilibrium needs
         free = space - 1 if bodies.box is not None and None not in bodies.box else 0
         equations = (space if rows == 1 else each) * jnp.sum(held)
-        whole = status & int(Status.NEIGHBOURS_LOST) == 0  # no pair was missing
-        return watch, balanced & whole & jnp.any(held) & (rows * contacts >= equations - free)
+        whole = account.status & int(Status.NEIGHBOURS_LOST) == 0  # no pair was missing
+        return old_row.watch, balanced & whole & jnp.any(held) & (rows * contacts >= equations - free)
 
 
 def backbone(ends: Array, pushes: Array, count: int, needed: int, pending: Array) -> tuple[Array, Array]:

@@ -22,7 +22,7 @@ from .contacts import Contacts
 from .friction import FrictionInfo
 from .impact_law import require_newton
 from .linearisation import Metric
-from .motion import Motion
+from .motion import At, Motion
 from .problem import Problem
 from .status import Status, as_status
 
@@ -67,6 +67,10 @@ class State(NamedTuple):
         the sum is compensated in precisions below float64."""
         q, low = add_compensated(self.q, shift, self.low)
         return self._replace(n=self.n + 1, q=q, v=v, low=low, lasting=lasting)
+
+    def remembering(self, friction: FrictionInfo) -> State:
+        """Returns the state with what contacts did in the step, if the law of friction needs it."""
+        return self if self.friction is None else self._replace(friction=lax.stop_gradient(friction))
 
 
 def zero_remainder(q: Array) -> Array | None:
@@ -240,6 +244,11 @@ class Traits(NamedTuple):
     resets: bool = False
     tangent: Scheme | None = None
 
+    @property
+    def by_tolerance(self) -> bool:
+        """Whether a tolerance sets the error, and h only spaces the rows."""
+        return self.order is None
+
 
 class Scheme(abc.ABC):
     """Base class of schemes: a new one must define `init` and `step`, and may define `free_step`, `traits` and `check`.
@@ -320,7 +329,7 @@ class Scheme(abc.ABC):
             require_newton(
                 problem.impact_law, f"{name} (use MoreauJean, EventDriven or EventCorrected for another law)"
             )
-        if problem.listed and problem.slip is not None:
+        if problem.listed and problem.rubs:
             require_newton(problem.impact_law, "friction of listed bodies (one dense function of gaps takes any)")
         if covered == "one" and jnp.ndim(e) > 0:
             raise ValueError(
@@ -372,7 +381,7 @@ class Timing(NamedTuple):
     @classmethod
     def of(cls, scheme: Scheme) -> Timing:
         traits = scheme.traits
-        return cls(type(scheme).__name__, float(traits.lag), traits.steps > 1, traits.locates, traits.order is None)
+        return cls(type(scheme).__name__, float(traits.lag), traits.steps > 1, traits.locates, traits.by_tolerance)
 
     @property
     def steps(self) -> int:
@@ -410,22 +419,15 @@ def mass_status(metric: Metric) -> Array:
 
 
 def gradient_status(
-    law: ContactLaw,
-    problem: Problem,
-    metric: Metric,
-    contacts: Contacts,
-    t: Array,
-    q: Array,
-    shift: Array,
-    acting: Array,
-    args: Any,
+    law: ContactLaw, problem: Problem, metric: Metric, contacts: Contacts, at: At, shift: Array, acting: Array
 ) -> Array:
     """Returns CONTACTS_NOT_SOLVED if the linearisation of a gap of the ``acting`` contacts (m,) fails over the
-    displacement ``shift`` (d,).
+    displacement ``shift`` (d,) from the place ``at`` which it was made.
 
     It fails if its error exceeds half of the largest change that the linearised gap has over any displacement of that
     length: the gradient vanishes, or the displacement is as long as the radius of curvature.
     """
+    t, q, _, args = at
     # with neighbour lists, evaluating all gaps once more would cost as much as a step; the result reports their
     # overlaps
     if not law.solves or not problem.gaps.curves(t, q, args):
@@ -440,13 +442,12 @@ def gradient_status(
     return as_status(jnp.any(unresolved & acting), Status.CONTACTS_NOT_SOLVED)
 
 
-def mean_acceleration(
-    problem: Problem, metric: Metric, t: Array, h: Array, q: Array, v: Array, args: Any, count: int
-) -> Array:
+def mean_acceleration(problem: Problem, metric: Metric, at: At, h: Array, count: int) -> Array:
     """Returns (1/h) times the integral over [t, t + h] of M^-1 g(s, q, v) ds (d,),
     by Gauss-Legendre quadrature with ``count`` nodes."""
     nodes, weights = np.polynomial.legendre.leggauss(count)
-    force = jnp.zeros_like(q)
+    force = jnp.zeros_like(at.q)
     for c, w in zip(nodes, weights, strict=True):
-        force = force + float(0.5 * w) * problem.generalised_force(t + float(0.5 * (1 + c)) * h, q, v, args)
+        later = at._replace(t=at.t + float(0.5 * (1 + c)) * h)
+        force = force + float(0.5 * w) * problem.generalised_force(*later)
     return metric.solve(force)

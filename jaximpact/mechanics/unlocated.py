@@ -9,7 +9,7 @@ locates events holds closed contacts as they are until an event is found, whatev
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial, reduce
+from functools import reduce
 from typing import Any
 
 import jax
@@ -35,22 +35,16 @@ def status_of_kinks(problem: Problem, motion: Motion, step: tuple, acts: Array, 
     """
     step, motion = lax.stop_gradient((step, motion))
     at, then = ((time_of(motion, state), state.q, state.v) for state in step)
-    bits = []
+    joints, slips, bits = lambda t, q, v, args: problem.joint_values(t, q, args), problem.slip_velocity, []
     located = _located(problem, *at, motion.args) if traits.kinks else ()
     # a substep of high order goes wrong across a kink of a joint, contacts or not
-    for name, function, fails in (("joints", _joints, acts | (traits.order is None)), ("slip", _slips, acts)):
-        if name in located:
-            continue
-        if (
-            doubted := _passes(
-                problem, function, at, then, motion.args, depends_on_path if motion.by_times else depends_on_data
-            )
-        ) is not None:
+    of_joints, of_slips = (joints, acts | traits.by_tolerance), (slips, acts)
+    functions = {"joints": of_joints} if problem.between else {"joints": of_joints, "slip": of_slips}
+    reported = depends_on_path if motion.by_times else depends_on_data
+    for function, fails in (functions[name] for name in functions if name not in located):
+        if (doubted := _passes(function, at, then, motion.args, reported)) is not None:
             bits.append(as_status(doubted, Status.DERIVATIVE_JUMP))
-        if (
-            traits.locates
-            and (missed := _passes(problem, function, at, then, motion.args, depends_on_path)) is not None
-        ):
+        if traits.locates and (missed := _passes(function, at, then, motion.args, depends_on_path)) is not None:
             bits.append(as_status(missed & fails, Status.INPUT_INVALID))
     return reduce(jnp.bitwise_or, bits) if bits else None
 
@@ -58,7 +52,7 @@ def status_of_kinks(problem: Problem, motion: Motion, step: tuple, acts: Array, 
 def _located(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> tuple[str, ...]:
     """Returns the names of the functions, "joints" and "slip", all of whose switches the pieces of the force have."""
     at = t, q, v, args
-    pieces = Pieces.of(problem, *at, depends_on_path if problem.slip is None else depends_on_place, prescribed=True)
+    pieces = Pieces.of(problem, *at, depends_on_place if problem.rubs else depends_on_path, prescribed=True)
     every = switching(problem, *at, reported=depends_on_path)
     count = lambda of, *how: len(jax.eval_shape(Switches.of(of, at, OPERANDS, *how).sides, *at))  # type: ignore[union-attr]
     names = () if pieces is None else pieces.prescribes
@@ -66,19 +60,8 @@ def _located(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> tuple
     return tuple(name for name in names if same(every[name]))
 
 
-def _joints(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> Any:
-    return None if problem.joints is None else problem.joints(t, q, args)
-
-
-def _slips(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> Any:
-    return None if problem.slip is None or problem.between is not None else problem.slip_velocity(t, q, v, args)
-
-
-def _passes(problem: Problem, of: Callable, at: tuple, then: tuple, args: Any, reported: Mark) -> Array | None:
-    """Tests whether a switch of the function ``of`` has another side in the second state, ();
-    None if there is no switch."""
-    function = partial(of, problem)
-    if jax.eval_shape(function, *at, args) is None:
-        return None
+def _passes(function: Callable, at: tuple, then: tuple, args: Any, reported: Mark) -> Array | None:
+    """Tests whether a switch of the ``function`` has another side in the second state, (); None if there is no
+    switch."""
     found = Switches.of(function, (*at, args), OPERANDS, reported)
     return None if found is None else differ(found.sides(*at, args), found.sides(*then, args))

@@ -22,7 +22,7 @@ def admissible_start(problem: Problem, law: ContactLaw, motion: Motion) -> tuple
         The motion with v0 projected onto the tangent cone T(t0, q0) in the kinetic metric; the impulse (m,) of
         contacts; impulse and residual of the joints; status bits ().
     """
-    q0, v0, t0, h, e, args = motion.q0, motion.v0, motion.t0, motion.h, motion.e, motion.args
+    (t0, q0, v0, args), h, e = motion.start, motion.h, motion.e
     metric = Metric.at(problem, q0, args, t0)
     contacts = linearise(problem, metric, t0, q0, args)
     v0, joints, held = start_on_joints(metric, q0, v0, h)
@@ -30,7 +30,7 @@ def admissible_start(problem: Problem, law: ContactLaw, motion: Motion) -> tuple
     at = closure(contacts, gap_velocity, q0, v0, h, acceleration(problem, metric, t0, q0, v0, args))
     found = law.velocity(contacts, gap_velocity, at.closed)
     inside = jnp.all((e >= 0) & (e <= 1)) & (h > 0)
-    if problem.slip is not None:
+    if problem.rubs:
         slips = problem.slip_velocity(t0, q0, v0, args)
         sliding, static = problem.friction_coefficients(slips, args), problem.static_coefficients(slips, args)
         inside &= jnp.all(sliding >= 0) & (True if static is None else jnp.all(static >= sliding))

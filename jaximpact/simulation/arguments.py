@@ -17,14 +17,7 @@ import numpy as np
 from jax import Array
 
 from ..compiler.xla_cache import PersistentJit
-from ..jaxtools.argument_checks import (
-    check_counts,
-    check_kind,
-    is_array,
-    is_number,
-    is_traced,
-    short,
-)
+from ..jaxtools.argument_checks import check_counts, check_kind, is_array, is_number, is_traced, short
 from ..jaxtools.shapes import as_array
 from ..jaxtools.trace_context import is_concrete
 from ..mechanics.contact.active_set import ActiveSet
@@ -44,7 +37,7 @@ from ..results.save import Save
 from .backends import execution_of, native_or_xla
 from .lanes import Lanes
 from .limits import DEFAULT_ROWS, DEFAULT_STEPS
-from .start_report import StartReport, raise_or_warn, start_report
+from .start_report import JointReport, StartReport, raise_or_warn, start_report
 from .validation import check_problem
 
 NODES = 1000  # of a Gauss-Legendre rule
@@ -75,11 +68,11 @@ def choose_methods(scheme: Any, projection: Any, problem: Any, steps: bool = Tru
 
 def _default_scheme(problem: Problem, steps: bool) -> Scheme:
     if problem.listed:
-        return Maury() if problem.slip is None else MoreauJean()
+        return MoreauJean() if problem.rubs else Maury()
     if problem.reset is not None or not steps:
         return EventDriven()
-    plain = problem.joints is None and problem.slip is None and not callable(problem.restitution)
-    return PaoliSchatzman() if plain else MoreauJean()
+    more = problem.jointed or problem.rubs or callable(problem.restitution)
+    return MoreauJean() if more else PaoliSchatzman()
 
 
 def _check_method(name: str, method: Any, kind: type, example: str) -> None:
@@ -122,11 +115,10 @@ def check_step(scheme: Scheme, problem: Problem, h: Any, steps: Any) -> None:
         check_counts(steps=steps)
 
 
-def choose_grid(scheme: Scheme, save: Save, problem: Problem, h: Any, steps: Any, t0: Any, t1: Any) -> Any:
-    """Returns the user's ``steps`` (None if h is given); without either, for a scheme that chooses its own steps, the
-    number that ``save`` needs."""
-    if h is not None or steps is not None or scheme.traits.order is not None:
-        return steps
+def choose_grid(scheme: Scheme, save: Save, problem: Problem, t0: Any, t1: Any) -> int | None:
+    """Returns the number of steps that ``save`` needs, for a scheme that chooses its own; None for others."""
+    if not scheme.traits.by_tolerance:
+        return None
     if problem.noise is not None:
         raise ValueError(
             "noise: white forces are constant in a step, and no scheme can choose it: give h, its size, or steps, "
@@ -146,7 +138,7 @@ def choose_grid(scheme: Scheme, save: Save, problem: Problem, h: Any, steps: Any
 
 @PersistentJit
 def _report(problem: Problem, motion: Motion) -> StartReport:
-    return start_report(motion.stated_in(problem), motion.q0, motion.v0, motion.t0, motion.args, motion.h)
+    return start_report(motion.stated_in(problem), motion.start, motion.h)
 
 
 @PersistentJit
@@ -204,7 +196,7 @@ def check_until(until: Any, problem: Problem, one: Motion) -> Until | None:
     found = Until.of(until)
     if found is not None and found.by_step is None:
         found = found.of_problem(problem, one.t0, one.q0, one.args)
-        shape = outcome("until(t, q, v, args)", as_array, found.function, one.t0, one.q0, one.v0, one.args)
+        shape = outcome("until(t, q, v, args)", as_array, found.function, *one.start)
         if shape.shape != () or not jnp.issubdtype(shape.dtype, jnp.floating):
             raise ValueError(
                 f"until(t, q, v, args) must return one real number, got {shape.dtype} of shape {shape.shape}"
@@ -215,7 +207,7 @@ def check_until(until: Any, problem: Problem, one: Motion) -> Until | None:
 def fit_joints(problem: Problem, report: StartReport) -> Problem:
     """Returns the problem, with its joints wrapped as `MayDepend` if at the start of some lane rows of their
     Jacobian depend on other rows."""
-    dependent = report.joints is not None and np.any(report.joints.redundant)
+    dependent = any(np.any(part.redundant) for part in report.parts if isinstance(part, JointReport))
     return MayDepend.of(problem) if dependent else problem
 
 

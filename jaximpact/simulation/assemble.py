@@ -64,7 +64,7 @@ def assemble(
         [1. 0.] [0. 1.]
     """
     check_problem(problem)
-    if problem.joints is None:
+    if not problem.jointed:
         raise ValueError("problem has no joints to assemble: every q0 will do")
     near, speed = canonical_state(q0, v0)
     if near.ndim != 1 or speed.shape != near.shape:

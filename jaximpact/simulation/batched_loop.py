@@ -80,8 +80,8 @@ class BatchedLoop:
             return (*found, self.keeper.put(carry[3], k, found[1], live)), None
 
         carry = self.start_carry(begin)
-        if motion_loop.by_step is not None:
-            going = lambda now: (now[0] <= steps) & motion_loop.program.goes_on(now[1][1])
+        if motion_loop.end.by_step:
+            going = lambda now: (now[0] <= steps) & motion_loop.end.goes_on(now[1][1])
             _, carry = lax.while_loop(going, lambda now: (now[0] + 1, body(now[1], now[0])[0]), (first, carry))
         elif not program.length:
             last = length if ragged else steps
@@ -99,7 +99,7 @@ class BatchedLoop:
 
         def continues(now: tuple[tuple, Array]) -> Array:
             carry, full = now
-            return (carry[0].n < last) & ~full & self.motion_loop.program.goes_on(carry[1])
+            return (carry[0].n < last) & ~full & self.motion_loop.end.goes_on(carry[1])
 
         def body(now: tuple[tuple, Array]) -> tuple[tuple, Array]:
             carry, _ = now
@@ -116,7 +116,7 @@ class BatchedLoop:
         state, row, account, kept = carry
         account = self.motion_loop.close_account(state, row, account)
         rows = self.keeper.all(kept) if self.program.rows else None
-        if rows is not None and self.motion_loop.by_step is not None:
+        if rows is not None and self.motion_loop.end.by_step:
             passed, last = self.keeper.rows_after(state.n), self.content(state.n, row, self.program.rows - 1)
             repeat = lambda kept, x: jnp.where(passed.reshape(-1, *[1] * x.ndim), x[None], kept)
             rows = jax.tree.map(repeat, rows, last)

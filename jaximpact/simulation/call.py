@@ -127,7 +127,7 @@ def canonical(call: Call, batched: bool = False) -> tuple[Call, Lanes]:
     problem = call.problem
     scheme, projection = choose_methods(call.scheme, call.projection, problem, call.has_steps)
     save = Save.of(call.save)
-    steps = choose_grid(scheme, save, problem, call.h, call.steps, call.t0, call.t1)
+    steps = call.steps if call.has_steps else choose_grid(scheme, save, problem, call.t0, call.t1)
     q0, v0 = canonical_state(call.q0, call.v0)
     _check_states(q0, v0, batched)
     check_step(scheme, problem, call.h, steps)

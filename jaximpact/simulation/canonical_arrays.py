@@ -157,7 +157,7 @@ def split_friction(problem: Problem, given: Any, dtype: Any, name: str = "fricti
     own = getattr(problem, name)
     if given is None and (own is None or callable(own)):
         return problem, None
-    if problem.slip is None:
+    if not problem.rubs:
         raise ValueError(
             f"{name}=...: the problem says nothing of slip; state it with slip=lambda t, q, v, args: (m,), or (m, 2) "
             "in space"

@@ -66,7 +66,7 @@ def without_closures(program: Program, motion: Motion) -> tuple[Program, Motion]
         constants.append(known)
         return HoistedFunction(pure, tuple(x.dtype for x in jax.tree.leaves(at)), len(constants) - 1)
 
-    t, q, v = motion.t0, motion.q0, motion.v0
+    t, q, v, _ = motion.start
     joints: Any = open_one(problem.joints, t, q)
     speeds = jnp.zeros(problem.count(t, q, motion.args), q.dtype) if callable(problem.restitution) else None
     slips = (jnp.zeros(problem.count(t, q, motion.args), q.dtype),) if isinstance(problem.friction, OfSpeed) else ()
@@ -90,7 +90,7 @@ def without_closures(program: Program, motion: Motion) -> tuple[Program, Motion]
     )
     kept = open_one(program.function, t, q, v)
     until: Any = program.until
-    if program.ends_within_steps:
+    if program.end.located:
         opened: Any = open_one(until.function, t, q, v)
         until = replace(until, function=opened)
     if not is_traced(constants):

@@ -278,10 +278,7 @@ class ValueAndTangent(Derivative):
     def native_shapes(self, members: Sequence, axes: tuple) -> list:
         """Shapes of all outputs, and of the tangents of the used ones."""
         count = len(self.moved)
-        return [
-            *self.function.native_shapes(members[:count], axes[:count]),
-            *super().native_shapes(members, axes),
-        ]
+        return [*self.function.native_shapes(members[:count], axes[:count]), *super().native_shapes(members, axes)]
 
 
 class ForwardJacobian(Derivative):

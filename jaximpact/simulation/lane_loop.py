@@ -88,7 +88,7 @@ def _is_before(constants: tuple, carry: Any) -> Array:
     """Whether the loop goes on, (): the step number is below the last of the ``constants`` (program, motion, step), and
     the motion has not ended."""
     program, _, step = constants
-    return (carry[0].n < step) & program.goes_on(carry[1])
+    return (carry[0].n < step) & program.end.goes_on(carry[1])
 
 
 def _step_of(constants: tuple, carry: Any) -> Any:

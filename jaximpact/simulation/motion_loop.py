@@ -22,7 +22,6 @@ from ..mechanics.linearisation import Metric, linearise
 from ..mechanics.motion import Motion
 from ..mechanics.noise import in_step
 from ..mechanics.problem import Problem
-from ..mechanics.rest import Watch
 from ..mechanics.saltation.corrected import Corrected, velocity_at_row_time
 from ..mechanics.saltation.impact_times import status_at_end
 from ..mechanics.saltation.jump_status import across_jumps, on_border_at_start, steep_status
@@ -36,11 +35,11 @@ from ..mechanics.unlocated import status_of_kinks
 from ..results import LocatedImpacts, Solution
 from .account import Account
 from .admissible_start import admissible_start
+from .ends import ALIGNED
 from .partial_step import PartialStep
 from .program import Program
 from .rows import Row
 
-ALIGNED = 1e-9  # of a step: times as near as that to a step's end are its end
 _loses_the_gap = outlined(loses_the_gap)  # both of a full step and of one without contact
 
 
@@ -65,14 +64,14 @@ class MotionLoop:
                 f"{type(program.scheme).__name__} does not locate: give scheme=EventCorrected() or EventDriven(), or "
                 "sensitivity='discrete' or 'none'"
             )
-        if program.sensitivity == "discrete" and self.problem.listed and self.problem.slip is not None:
+        if program.sensitivity == "discrete" and self.problem.listed and self.problem.rubs:
             raise ValueError(
                 "sensitivity='discrete': of bodies in lists with friction only the derivative of the motion is known: "
                 "give sensitivity='corrected', "
                 "or of few bodies Bodies(lists=False), all pairs"
             )
-        self.by_step = program.by_step  # what ends the motion, if it is seen at the ends of steps
-        if wanted and self.by_step is not None:
+        self.end = program.end
+        if wanted and self.end.by_step:
             raise ValueError(
                 f"sensitivity={program.sensitivity!r}: a motion that ends at rest or jammed, until=Until.at_rest(...), "
                 "ends at a step, whose time has no "
@@ -80,17 +79,17 @@ class MotionLoop:
             )
         self.scheme: Any = program.scheme
         if self.corrected:
-            self.scheme = Corrected(program.scheme, program.per_lane_branches, rubs=self.problem.slip is not None)
+            self.scheme = Corrected(program.scheme, program.per_lane_branches, rubs=self.problem.rubs)
         self.tells = self.corrected or (differentiated and self.locates)  # where derivatives are not to be trusted
         self.tells_jumps = program.sensitivity == "corrected" or (wanted and self.locates)
         self.scheme = self.scheme if self.tells_jumps else self.scheme.for_values()
         self.listed = self.problem.listed  # constraints are those of near pairs of bodies
-        if program.impacts or program.ends_within_steps:
+        if program.impacts or self.end.located:
             self.scheme = self.scheme.observing(program.impacts, program.until, program.kinds)
         self.scheme = self.problem.gaps.stepped(self.scheme)
         # what a step needs of the motion, and no more: the speed at the start where the force may jump
         begins = motion.q0 is not None
-        jumps = begins and state_switches(self.problem, motion.t0, motion.q0, motion.v0, motion.args) is not None
+        jumps = begins and state_switches(self.problem, *motion.start) is not None
         v0 = lax.stop_gradient(motion.v0) if jumps or not begins else None
         self.moving = motion._replace(q0=None, v0=v0)
         # a scheme that can make part of a step makes the last one end at t1
@@ -125,26 +124,13 @@ class MotionLoop:
         q0, v0 = motion.q0, motion.v0
         # a zero that depends on v0 as later chords do, so that jax derives one loop, not one for the first step and one
         # for others
-        row = Row(
-            q0,
-            v0,
-            q0,
-            impulse,
-            0 * v0,
-            impulse,
-            None,
-            self.problem.gaps.pairs_of(state),
-            self.has_touched(impulse, None),
-        )
-        held = joints.impulse
+        pairs, touched, held = self.problem.gaps.pairs_of(state), self.has_touched(impulse, False), joints.impulse
         # a zero of its own, which depends on v0 as later impulses do
         none = info.friction.impulse + 0 * v0[0]
+        before = (state, (impulse, held, none)) if self.locates else None
+        row = Row(q0, v0, q0, impulse, 0 * v0, impulse, before, pairs, touched)
         row = row._replace(joint_impulse=held, joint_last=held, friction_impulse=none, friction_last=none)
-        row = row._replace(before=(state, (impulse, held, none))) if self.locates else row
-        if self.by_step is not None:
-            row = row._replace(stop=jnp.full_like(motion.t0, jnp.inf), watch=Watch.start(motion))
-        elif self.program.ends_within_steps:
-            row = row._replace(stop=state.stop.time)
+        row = self.end.begin(row, state, motion)
         account = Account.start(status, motion.t0, joints.residual, info.error, info.near)
         return state, row, account.with_step(self.problem, motion, 0, state, info._replace(joints=joints))
 
@@ -169,27 +155,7 @@ class MotionLoop:
         # through XLA a branch of a lane would be work for all of them, and a selection
         new, new_row, account = self.free_step_or(full, carry) if self.program.per_lane_branches else full()
         found = self.across_jumps(carry, (new, new_row, account))
-        return found if self.by_step is None else self.apply_stop_condition(carry, found)
-
-    def apply_stop_condition(self, before: tuple, after: tuple) -> tuple:
-        """Checks the condition `Program.by_step` after a step; returns the carry,
-        whose row has the time of the stop if the condition holds.
-
-        ``before``, ``after``: carries before and after the step. For a condition whose attribute `before` is true the
-        motion ends at the start of the step: the returned carry is ``before``, but with the impulses of the step.
-        """
-        (old, old_row, old_account), (new, row, account) = before, after
-        motion, status = self.moving, account.status
-        watch, ends = self.by_step.after(self.problem, motion, old_row.watch, old, new, row, status)
-        t = motion.time(old.n if self.by_step.before else new.n)
-        ends &= t <= motion.t1 + ALIGNED * motion.h  # the last step may lead beyond
-        row = row._replace(stop=jnp.where(ends, t, jnp.inf), watch=watch)
-        if not self.by_step.before:
-            return new, row, account
-        names = ("impulse", "last", "pairs", "friction_impulse", "friction_last", "stop", "watch")
-        stays = old, old_row._replace(**{name: getattr(row, name) for name in names}), old_account
-        stays = (*stays[:2], old_account._replace(iterations=account.iterations))
-        return jax.tree.map(lambda x, y: jnp.where(ends, x, y), stays, (new, row, account))
+        return self.end.after(self.problem, self.moving, carry, found)
 
     def contact_step(self, carry: tuple, k: Any, loses_second_derivative: bool = False) -> tuple:
         """Makes step k with the contact law; returns the carry after it. Arguments as in `make_step`."""
@@ -232,7 +198,7 @@ class MotionLoop:
         if (looks := self.looks_for_tunnelling(state)) and not status_alone:
             # in a batch, where other lanes make a full step, to look without one took an eighth longer
             right &= ~may_tunnel(self.problem, self.step_path(state, new))
-        makes_rows = self.program.rows > 0 or self.by_step is not None
+        makes_rows = self.program.rows > 0 or self.end.by_step
         if not makes_rows or self.locates:
             right &= new.n < self.moving.steps  # the last step has all of one
         right = remember(right)
@@ -289,26 +255,24 @@ class MotionLoop:
         )
         kept = (begin, (before, row.joint_impulse, row.friction_impulse)) if self.locates else None
         pairs, touched = self.problem.gaps.pairs_of(state), self.has_touched(info.impulse, row.touched)
-        stop = state.stop.time if self.program.ends_within_steps else row.stop
+        stop = self.end.stop(row, state)
         others = {"joint_impulse": held, "joint_last": info.joints.impulse}
         others |= {"friction_impulse": rubbed, "friction_last": info.friction.impulse}
         return Row(
             state.q, state.v, info.z, impulse, info.chord, info.impulse, kept, pairs, touched, stop, row.watch, **others
         )
 
-    def has_touched(self, impulse: Array, before: Array | None) -> Array | None:
-        """Whether any contact has had an impulse so far, ().
+    def has_touched(self, impulse: Array, before: Any) -> Array | None:
+        """Whether any contact has had an impulse so far, (); ``before``: whether one had before the last step.
 
         None unless derivatives of bodies in lists are corrected: in other rows the accumulated impulses show it.
         """
-        if not (self.listed and self.corrected):
-            return None
-        return jnp.any(impulse > 0) | (False if before is None else before)
+        return jnp.any(impulse > 0) | before if self.listed and self.corrected else None
 
     def looks_for_tunnelling(self, state: Any) -> bool:
         """Whether steps of this motion can lead through an obstacle; a scheme that chooses its substeps looks
         at the gaps in each of them."""
-        if self.scheme.traits.order is None:
+        if self.scheme.traits.by_tolerance:
             return False
         return looks_for_tunnelling(self.problem, self.moving.time(state.n), state.q, self.moving.args)
 
@@ -391,7 +355,7 @@ class MotionLoop:
         """The row at time t, which is ``back`` before the end of its step: interpolated,
         or by a part of a step if the scheme can make one."""
         h = self.moving.h
-        if self.by_step is not None:
+        if self.end.by_step:
             back = jnp.where(row.stop < t, 0, back)
         found = row.interpolated(back, h)
         if self.corrected:

@@ -32,7 +32,7 @@ def displace_lanes(problem: Problem, scheme: Scheme, lanes: Lanes, direction: Ma
         ValueError, TypeError: the direction is zero or invalid, or leads to a start that is not admissible;
             or the scheme has fixed steps.
     """
-    if scheme.traits.order is not None:
+    if not scheme.traits.by_tolerance:
         raise ValueError(
             f"direction= looks at motions whose impacts are very near in time, which {type(scheme).__name__} does not "
             "tell apart: take scheme=EventDriven()"

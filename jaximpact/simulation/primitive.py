@@ -346,7 +346,7 @@ def has_way_back(program: Program, motion: Motion) -> bool:
     """Whether native code has a backward pass for one motion (`reverse_loop`) whose states fit into memory."""
     traits = program.scheme.traits
     # of a scheme that chooses its own steps every trial is one to walk back through
-    if not program.length or not traits.reverse or traits.order is None:
+    if not program.length or not traits.reverse or traits.by_tolerance:
         return False
     return bytes_of_states(program, motion) <= MAX_STATE_BYTES
 

@@ -22,6 +22,7 @@ from ..mechanics.scheme import Scheme
 from ..mechanics.trials.stops import Until
 from ..mechanics.user_functions import outcome
 from ..results.save import Save
+from .ends import End, end_of
 
 static: Any = {"static": True}
 
@@ -86,24 +87,16 @@ class Program:
         until: Until | None = None,
     ) -> Program:
         """Makes a program for motions with known step counts; their numbers may have a lane axis."""
-        dtype = motion.q0.dtype
-        by_step = None if until is None else until.by_step
-        if save.impacts or (until is not None and by_step is None):
+        dtype, end = motion.q0.dtype, end_of(until)
+        if save.impacts or end.located:
             scheme.observing(save.impacts, until, save.kinds)  # which refuses what it cannot do
-        if problem.slip is None and (rubs := [kind for kind in save.kinds if kind in OF_FRICTION]):
+        if not problem.rubs and (rubs := [kind for kind in save.kinds if kind in OF_FRICTION]):
             raise ValueError(
                 f"save: Events(kinds=...) asks for {', '.join(rubs)} of a problem without friction at contacts: state "
                 "it with slip= and friction=, or leave "
                 "them out; of a force that jumps, as one with sign(v), analysis.crossings finds the times"
             )
-        if by_step is not None:
-            by_step.check(problem)
-            if scheme.traits.locates:
-                raise ValueError(
-                    "until=Until.at_rest(...) and jammed(...) are seen at the ends of steps, and "
-                    f"{type(scheme).__name__} chooses its own: give "
-                    "scheme=MoreauJean(), Maury() or PaoliSchatzman(), or a surface, until=function(t, q, v, args)"
-                )
+        end.check(problem, scheme)
         times, rows = np.zeros((0,), dtype), 0
         if save.every is not None:
             rows = -(-int(np.max(motion.steps)) // save.every)
@@ -124,18 +117,9 @@ class Program:
         )
 
     @property
-    def by_step(self) -> Any:
-        """The condition, checked after each step, that ends the motion (`mechanics.rest`); None if there is none."""
-        return None if self.until is None else self.until.by_step
-
-    @property
-    def ends_within_steps(self) -> bool:
-        """Whether the scheme locates the time at which the motion ends."""
-        return self.until is not None and self.by_step is None
-
-    def goes_on(self, row: Any) -> Array | bool:
-        """Whether the motion has not ended at the step of a `Row`, ()."""
-        return True if self.by_step is None else ~jnp.isfinite(row.stop)
+    def end(self) -> End:
+        """The end of the motion."""
+        return end_of(self.until)
 
     def replace(self, **changes: Any) -> Program:
         """Copy with some fields changed."""
@@ -145,7 +129,7 @@ class Program:
         """Bytes of a saved row of one motion with ``m`` contacts; TypeError if the save function returns nothing."""
         if self.function is not None:
             name = "save: function(t, q, v, args)"
-            found = outcome(name, as_array_tree, self.function, one.t0, one.q0, one.v0, one.args)
+            found = outcome(name, as_array_tree, self.function, *one.start)
             if not jax.tree.leaves(found):
                 raise TypeError("save: function(t, q, v, args) returns nothing: is a return missing?")
             return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(found))

@@ -261,13 +261,12 @@ class Backwards:
         with self.lock:
             some = [x for x in self.spare if x.whole == whole and there in (None, x.there)]
             mine = [x for x in some if x.key == key is not None]
-            found = next((x for x in mine if x.in_wait), mine[0] if mine else None)
-            found = next((x for x in some if not x.in_wait), None) if found is None else found
-            if found is None and len(some) >= MAX_SPARE_WALKS:
-                found = some[0]  # the oldest: its walk back, should it come, computes the states again
-            if found is not None:
+            # the oldest if they are many: its walk back, should it come, computes the states again
+            last = some if len(some) >= MAX_SPARE_WALKS else []
+            for found in (*(x for x in mine if x.in_wait), *mine, *(x for x in some if not x.in_wait), *last):
                 self.spare.remove(found)
-            return found
+                return found
+            return None
 
     def _keep(self, walk: Walk) -> None:
         """Puts a walk among the spare ones, and drops the oldest if there are too many."""

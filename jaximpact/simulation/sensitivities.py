@@ -292,7 +292,7 @@ def _lane_by_direction(program: Program, lanes: Lanes, task: Varied, execution: 
     if platform() == "gpu":
         return not problem.listed
     few = lanes.count <= FEW_MOTIONS and not problem.listed
-    if execution not in ("auto", "native") or platform() != "cpu" or not (few or problem.joints is not None):
+    if execution not in ("auto", "native") or platform() != "cpu" or not (few or problem.jointed):
         return False
     unknowns = one.q0.size + problem.joint_count(one.t0, one.q0, one.args)
     most = MAX_JACOBIAN_ENTRIES_OF_FEW if few else MAX_JACOBIAN_ENTRIES

@@ -50,7 +50,7 @@ def solve(call: Call, sensitivity: str | None = None) -> Solution:
     # the rows while they are made, the rows that are returned, and the numbers of the steps
     rows = 2.0 * (program.rows + 1) * program.row_size(motion, problem.count(motion.t0, motion.q0, motion.args))
     check_memory(rows + 4.0 * number, f"save: a motion of {number} steps with {program.rows + 1} rows", FEWER_ROWS)
-    untold = "none" if concrete or program.by_step is not None else None
+    untold = "none" if concrete or program.end.by_step else None
     program = program.replace(sensitivity=sensitivity or untold, reports_progress=bool(progress))
     if concrete and problem.listed:
         run = with_room(program)
@@ -64,7 +64,7 @@ def solve(call: Call, sensitivity: str | None = None) -> Solution:
         by = By.of(jax.tree.map(is_traced, motion))
         # of bodies in lists with friction a derivative takes matrices of all contacts that act, which a motion without
         # one should not cost
-        taken = "none" if problem.listed and problem.slip is not None else "corrected"
+        taken = "none" if problem.listed and problem.rubs else "corrected"
         known = program.replace(sensitivity=program.sensitivity or taken, length=number, by=by)
         run = partial(one_lane, known, task=trajectory)
     with differentiable(), progress_bar(number) if progress else nullcontext():

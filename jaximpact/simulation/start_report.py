@@ -22,9 +22,10 @@ from ..mechanics.contact.friction.cones import direction
 from ..mechanics.friction import Slip
 from ..mechanics.joint_projection import start_errors
 from ..mechanics.joints import DEPENDENT, Joints
-from ..mechanics.labels import UNNAMED, Labels
+from ..mechanics.labels import Labels
 from ..mechanics.linearisation import Closure, Metric, closure, linearise
 from ..mechanics.mass import Identity
+from ..mechanics.motion import At
 from ..mechanics.problem import Problem
 
 SPEEDS = np.concatenate(
@@ -258,7 +259,9 @@ class StartReport(NamedTuple):
         lagrangian: whether d2L/dv2 of a Lagrangian is independent of v and t (); True without one.
         finite: whether the force is finite ().
         naming: names of coordinates and contacts for messages.
-        bodies, joints, switches, friction, restitution: reports on these; None if the problem has none.
+        parts: reports on those of switches, friction, restitution and joints that the problem has: each has the mask
+            ``refused`` (..., n) of invalid entries, and a method ``judge`` that raises for them.
+        bodies: report on listed bodies; None if there are none.
     """
 
     gap: Array
@@ -268,18 +271,9 @@ class StartReport(NamedTuple):
     symmetric: Array
     lagrangian: Array
     finite: Array
-    naming: Labels = UNNAMED
+    naming: Labels
+    parts: tuple[SwitchReport | FrictionReport | RestitutionReport | JointReport, ...]
     bodies: Any = None
-    joints: JointReport | None = None
-    switches: SwitchReport | None = None
-    friction: FrictionReport | None = None
-    restitution: RestitutionReport | None = None
-
-    @property
-    def parts(self) -> list:
-        """Reports on switches, friction, restitution and joints, where the problem has them: each has the mask
-        ``refused`` (..., n) of invalid entries, and a method ``judge`` that raises for them."""
-        return [x for x in (self.switches, self.friction, self.restitution, self.joints) if x is not None]
 
     @property
     def is_fine(self) -> Array:
@@ -287,15 +281,15 @@ class StartReport(NamedTuple):
         `bodies` says more."""
         at = self.closure
         right = self.positive & self.symmetric & self.lagrangian & self.finite
-        for part in self.parts:
-            right &= ~jnp.any(part.refused)
-        if self.joints is not None:
-            right &= ~jnp.any(self.joints.broken | self.joints.redundant)
+        remarked = [x.broken | x.redundant for x in self.parts if isinstance(x, JointReport)]
+        for mask in (*(part.refused for part in self.parts), *remarked):
+            right &= ~jnp.any(mask)
         return right & jnp.all(jnp.isfinite(self.gap)) & ~jnp.any(at.violated | at.outward)
 
 
 @full_precision()
-def start_report(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, h: Array | None = None) -> StartReport:
+def start_report(problem: Problem, start: At, h: Array | None = None) -> StartReport:
+    t0, q0, v0, args = start
     metric, near = Metric.at(problem, q0, args, t0), problem.near(problem.gaps.neighbours(t0, q0, args))
     bodies = near.gaps.facts(t0, q0, args)
     contacts = linearise(near, metric, t0, q0, args)
@@ -311,20 +305,19 @@ def start_report(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, h
             quadratic = _is_quadratic(inertia, q0, v0, t0, args)
     finite = jnp.all(jnp.isfinite(force))
     at = closure(contacts, gap_velocity, q0, v0, h, metric.solve(force))
-    found = StartReport(
-        contacts.gap, gap_velocity, at, metric.positive(), metric.symmetric(), quadratic, finite, problem.naming, bodies
-    )
-    if callable(problem.restitution):
-        found = found._replace(restitution=RestitutionReport.of(problem, gap_velocity, args))
+    parts: list[Any] = []
     if problem.switches is not None:
-        found = found._replace(switches=SwitchReport.of(problem, t0, q0, v0, args))
-    if problem.slip is not None:
-        if contacts.dense:
-            report = FrictionReport.of(problem, contacts.jacobian, t0, q0, v0, args)
-        else:
-            report = FrictionReport.of_list(near, contacts, t0, q0, args)
-        found = found._replace(friction=report)
-    return found._replace(joints=JointReport.of(joints, q0, given, h)) if joints.size else found
+        parts.append(SwitchReport.of(problem, t0, q0, v0, args))
+    if problem.rubs and contacts.dense:
+        parts.append(FrictionReport.of(problem, contacts.jacobian, t0, q0, v0, args))
+    elif problem.rubs:
+        parts.append(FrictionReport.of_list(near, contacts, t0, q0, args))
+    if callable(problem.restitution):
+        parts.append(RestitutionReport.of(problem, gap_velocity, args))
+    if joints.size:
+        parts.append(JointReport.of(joints, q0, given, h))
+    facts = contacts.gap, gap_velocity, at, metric.positive(), metric.symmetric(), quadratic, finite
+    return StartReport(*facts, problem.naming, tuple(parts), bodies)
 
 
 def _beside(x: Array) -> Array:

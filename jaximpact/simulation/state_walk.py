@@ -26,12 +26,7 @@ class Walk:
     """
 
     def __init__(
-        self,
-        of: Any,
-        there: CompiledFunction,
-        fixed: Sequence[np.ndarray],
-        of_row: Sequence[np.ndarray],
-        whole: int,
+        self, of: Any, there: CompiledFunction, fixed: Sequence[np.ndarray], of_row: Sequence[np.ndarray], whole: int
     ):
         self.steps, self.kept_leaves, self.there = of.steps, of.kept, there
         self.fixed, self.of_row = ([np.array(x, order="C") for x in some] for some in (fixed, of_row))

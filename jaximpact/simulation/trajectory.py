@@ -82,13 +82,13 @@ def structure(program: Program, motion: Motion) -> Any:
     values: Any = None
     energy: Any = None if program.problem.energy is None else 0
     if program.function is not None:
-        values = shape_of_result(as_array_tree, program.function, motion.t0, motion.q0, motion.v0, motion.args)
+        values = shape_of_result(as_array_tree, program.function, *motion.start)
     numbers: dict[str, Any] = dict.fromkeys(
         ("t", "q", "v", "z", "impulse", "joint_impulse", "friction_impulse", *Account._fields), 0
     )
-    if program.problem.joints is None:
+    if not program.problem.jointed:
         numbers |= {"joint_impulse": None, "joint_residual": None}
-    if program.problem.slip is None:
+    if not program.problem.rubs:
         numbers |= {"friction_impulse": None}
     if not program.scheme.traits.tells_error:
         numbers |= {"error": None}

@@ -273,7 +273,7 @@ def check_switches(
             "times, or state one that is an impact as a "
             "constraint with restitution"
         )
-    if problem.joints is not None:
+    if problem.jointed:
         raise ValueError(
             "reset: not with joints, which the state behind it might break; use coordinates that satisfy them"
         )

@@ -223,7 +223,7 @@ def _grid(base: dict[str, Any], design: Design, scheme: Scheme, save: Save, prob
     None for a scheme with fixed steps."""
     given = (design.values.get(name, base[name]) for name in ("t0", "t1"))
     t0, t1 = (np.asarray(real_array(name, x), np.float64) for name, x in zip(("t0", "t1"), given, strict=True))
-    number = choose_grid(scheme, save, problem, None, None, t0.max(), t1.min())
+    number = choose_grid(scheme, save, problem, t0.max(), t1.min())
     shortest = t1.min() - t0.max() if design.kind == "grid" else np.min(t1 - t0)
     return None if number is None else float(shortest / number)
 

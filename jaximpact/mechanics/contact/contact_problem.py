@@ -138,11 +138,7 @@ def _on_cones(a: Array, b: Array, friction: Any, solver: ContactSolver, start: A
     )
     w = (a @ x.ravel()).reshape(b.shape) + b
     return ContactSolution(
-        x,
-        w,
-        residual,
-        iterations,
-        as_status(~(residual <= resolved(a, x, 2 * allowed)), Status.CONTACTS_NOT_SOLVED),
+        x, w, residual, iterations, as_status(~(residual <= resolved(a, x, 2 * allowed)), Status.CONTACTS_NOT_SOLVED)
     )
 
 

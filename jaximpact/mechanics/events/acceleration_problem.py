@@ -40,7 +40,7 @@ class AccelerationProblem(NamedTuple):
     def of(
         cls, problem: Problem, t: Array, q: Array, v: Array, args: Any, frame: Array | None = None
     ) -> AccelerationProblem:
-        """Makes the problem at (t, q, v); ``frame`` as of `Slip.at`."""
+        """Makes the problem at (t, q, v); ``frame`` as of `Slip.onto`."""
         metric = Metric.at(problem, q, args, t)
         a = acceleration(problem, metric, t, q, v, args)
         slip = Slip.of_acceleration(problem, metric, (t, q, v), a, args, frame)

@@ -20,7 +20,7 @@ class Place(NamedTuple):
 
     The `View`; ``cones``, the contact problem of accelerations, whose offset are the accelerations of gaps and slips
     without contact forces; slip velocities, ``slip`` (m, k), and their round-off ``noise`` (m,); the metric; and the
-    ``frame`` (m, 2, d) onto which tangents in space are turned (`Slip.along_turned`), or None.
+    ``frame`` (m, 2, d) onto which tangents in space are turned (`Slip.onto`), or None.
     """
 
     view: View

@@ -37,7 +37,7 @@ from ..events.event_state import Event, View, persisting
 from ..events.impacts import order_matters, shared
 from ..friction import FrictionInfo
 from ..linearisation import Metric, acceleration, closure, linearise
-from ..motion import Motion
+from ..motion import At, Motion
 from ..problem import Problem
 from ..scheme import Info, Scheme, Traits, Wrapping
 from ..some_contacts import look_at_those_that_matter, with_contacts
@@ -83,7 +83,7 @@ class Corrected(Wrapping):
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Any, Info]:
         """Makes the initial state of the scheme, with the modes of the contacts there."""
         state, info = self.scheme.init(problem, law, motion)
-        q0, v0, t0, args = motion.q0, motion.v0, motion.t0, motion.args
+        t0, q0, v0, args = motion.start
         metric = Metric.at(problem, q0, args, t0)
         contacts = linearise(problem, metric, t0, q0, args)
         speed = contacts.gap_velocity(v0)
@@ -169,10 +169,10 @@ class Corrected(Wrapping):
         steps = self.traits.steps - 1
         if steps == 0:
             return jnp.zeros(state.last.shape, bool)
-        t, q, v, e, args = lax.stop_gradient((motion.time(state.n), state.q, state.v, motion.e, motion.args))
+        e, at = lax.stop_gradient((motion.e, At(motion.time(state.n), state.q, state.v, motion.args)))
         h, middle = motion.h, self.traits.phase(e) * motion.h
-        a = acceleration(problem, Metric.at(problem, q, args, t), t, q, v, args)
-        t, q, v = t + middle, q + middle * v, v + middle * a
+        a = acceleration(problem, Metric.at(problem, at.q, at.args, at.t), *at)
+        t, q, v, args = at.after(middle, a)
         gap, speed = jax.jvp(lambda t, q: problem.gaps(t, q, args), (t, q), (jnp.ones_like(t), v))
         return lax.stop_gradient((speed < 0) & (gap <= -3 * steps * h * speed))
 
@@ -196,10 +196,7 @@ class Corrected(Wrapping):
             law,
             motion,
             state.relisted(take),
-            (
-                new.relisted(take),
-                info._replace(impulse=take(info.impulse), friction=jax.tree.map(take, info.friction)),
-            ),
+            (new.relisted(take), info._replace(impulse=take(info.impulse), friction=jax.tree.map(take, info.friction))),
             tuple(map(take, misses)),
         )
 

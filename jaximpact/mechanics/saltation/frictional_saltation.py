@@ -18,7 +18,7 @@ from ..events.acceleration_problem import SHARP, AccelerationProblem
 from ..friction import FrictionInfo, Slip
 from ..joints import Joints
 from ..linearisation import Metric, acceleration, joint_acceleration, linearise
-from ..motion import Motion
+from ..motion import At, Motion
 from ..problem import Problem
 from .impact_saltation import Instant
 
@@ -103,13 +103,13 @@ class Delays(NamedTuple):
 def cross(
     problem: Problem,
     motion: Motion,
-    at: tuple,
+    at: At,
     here: Instant,
     masks: tuple[Array, Array],
     slip_direction: Array,
     ahead: tuple[Array, Array, ConeProblem],
 ) -> Crossed:
-    """Carries a state across the impacts at one instant ``at`` (t, q, v), with the derivatives of their times.
+    """Carries a state across the impacts at one instant, with the derivatives of their times.
 
     ``here``: the contacts at that instant; ``masks`` (m,): those that have an impact, and closed ones that are held and
     react to it. Before, these slip in the directions ``slip_direction`` (m, k), or stick where that is zero. ``ahead``:
@@ -117,8 +117,7 @@ def cross(
     other the earliest gives the time, and the derivative is doubtful.
     """
     (impact, held), (a_before, force, rows) = masks, ahead
-    h, given, args = motion.h, jnp.broadcast_to(motion.e, impact.shape), motion.args
-    t, q, v = at
+    h, given, (t, q, v, args) = motion.h, jnp.broadcast_to(motion.e, impact.shape), at
     gap, closing = problem.gaps(t, q, args), jnp.where(impact, -here.gap_velocity, 1)
     delays = Delays.of(rows, gap, closing, impact, held)
     delay, later = delays.first, delays.later

@@ -20,8 +20,9 @@ from ...jaxtools.linalg import MAX_UNROLLED
 from ...jaxtools.remembered import remember
 from ..contacts import Contacts
 from ..linearisation import Metric, gap_derivatives, joint_acceleration, lengths, linearise, span
-from ..motion import Motion
+from ..motion import At, Motion
 from ..problem import Problem
+from ..scheme import State, Traits
 
 IMPACTS = 3  # impacts of different contacts that are resolved within one step
 
@@ -70,20 +71,19 @@ class Contact(NamedTuple):
     stays: Array
 
 
-def observe(problem: Problem, h: Array, t: Array, q: Array, v: Array, args: Any) -> Instant:
-    """Evaluates the contacts at (t, q, v), without derivatives; the step h sets the threshold of impacts."""
-    h, t, q, v, args = lax.stop_gradient((h, t, q, v, args))
-    metric = Metric.at(problem, q, args, t)
-    return observe_at(problem, h, metric, linearise(problem, metric, t, q, args), (t, q, v), args)
+def observe(problem: Problem, h: Array, at: At) -> Instant:
+    """Evaluates the contacts ``at`` a place, without derivatives; the step h sets the threshold of impacts."""
+    h, at = lax.stop_gradient((h, at))
+    metric = Metric.at(problem, at.q, at.args, at.t)
+    return observe_at(problem, h, metric, linearise(problem, metric, at.t, at.q, at.args), at)
 
 
-def observe_at(
-    problem: Problem, h: Array, metric: Metric, contacts: Contacts, at: tuple[Array, Array, Array], args: Any
-) -> Instant:
-    """As `observe`, for ``contacts`` that are already linearised ``at`` (t, q, v)."""
-    h, metric, contacts, (t, q, v), args = lax.stop_gradient((h, metric, contacts, at, args))
-    a, joint_force = joint_acceleration(problem, metric, t, q, v, args)
-    speed, gap_acceleration = gap_derivatives(problem, t, q, v, args)
+def observe_at(problem: Problem, h: Array, metric: Metric, contacts: Contacts, at: At) -> Instant:
+    """As `observe`, for ``contacts`` that are already linearised there."""
+    h, metric, contacts, at = lax.stop_gradient((h, metric, contacts, at))
+    q, v = at.q, at.v
+    a, joint_force = joint_acceleration(problem, metric, *at)
+    speed, gap_acceleration = gap_derivatives(problem, *at)
     normal = contacts.velocity(a)
     bent = jnp.abs(normal) + jnp.abs(gap_acceleration)
     # accelerations of two bodies in contact cancel, as those of weights, but not their round-off
@@ -95,12 +95,7 @@ def observe_at(
 
 
 def solve_active_forces(
-    contacts: Contacts,
-    offset: Array,
-    closed: Array,
-    always: Array,
-    slack: Array | None = None,
-    branches: bool = False,
+    contacts: Contacts, offset: Array, closed: Array, always: Array, slack: Array | None = None, branches: bool = False
 ) -> tuple[Array, Array]:
     """Solves A L + offset = 0 for forces or impulses L (m,) at the ``closed`` contacts (m,),
     and releases those that pull.
@@ -155,21 +150,19 @@ class StateAfterImpacts(NamedTuple):
 
 
 def cross_impacts(
-    problem: Problem, motion: Motion, at: tuple[Array, Array, Array], here: Instant, current: Contact, resolution: Any,
-    branches: bool
+    problem: Problem, motion: Motion, at: At, here: Instant, current: Contact, resolution: Any, branches: bool
 ) -> StateAfterImpacts:  # fmt: skip
     """Returns the state after the impacts of a step, as if all were at one instant, with the derivative of crossing
     them in the order of arrival.
 
-    The value is that of impacts at this instant, ``at`` (t, q, v); the derivative includes the variation of their
-    times. ``here``: the contacts there; ``current``: what contacts do. Only those that are reacting react to a
-    percussion, as in the scheme: lasting contacts without an impulse in this step have their impact in the next one.
+    The value is that of impacts at this instant; the derivative includes the variation of their times. ``here``: the
+    contacts there; ``current``: what contacts do. Only those that are reacting react to a percussion, as in the scheme:
+    lasting contacts without an impulse in this step have their impact in the next one.
     ``resolution`` (): error of gap velocities after impacts, as by `ContactLaw.resolution`; ``branches``:
     as of `Corrected`.
     """
-    (t, q, v), impact, closed, reacting = at, current.impact, current.lasting, current.reacting
-    h, args = motion.h, motion.args
-    m = impact.shape[0]
+    (t, q, v, args), impact, closed, reacting = at, current.impact, current.lasting, current.reacting
+    h, m = motion.h, impact.shape[0]
     index, none = jnp.arange(m), jnp.zeros(m, bool)
     given = jnp.broadcast_to(motion.e, (m,))
     # of the state before an impact
@@ -179,12 +172,7 @@ def cross_impacts(
     there, placed = lax.stop_gradient((t, q)), here
     at_rest = lax.stop_gradient(Metric.at(problem, there[1], args, there[0]))
     start = StateAfterImpacts(
-        q,
-        v,
-        here.acceleration + here.contacts.jump(force),
-        closed,
-        jnp.zeros(m, q.dtype),
-        0 * here.joint_force,
+        q, v, here.acceleration + here.contacts.jump(force), closed, jnp.zeros(m, q.dtype), 0 * here.joint_force
     )
 
     def strike(
@@ -224,7 +212,7 @@ def cross_impacts(
         v_after = v_at + contacts.jump(percussion)
         of_joints = here.joint_forces(force)
         # the motion after it, in which an inelastic contact may stay
-        here = observe_at(problem, h, at_rest, placed.contacts, (*there, jnp.where(some, v_after, v)), args)
+        here = observe_at(problem, h, at_rest, placed.contacts, At(*there, jnp.where(some, v_after, v), args))
         stays = acting & (~elastic | (e <= 0))
         force_after, staying = solve_active_forces(
             placed.contacts, here.gap_acceleration, stays, none, branches=branches
@@ -278,10 +266,10 @@ def _in_turn(strike: Callable, first: Callable, now: tuple, m: int, branches: bo
     return lax.scan(next_one, now, None, length=IMPACTS)[0]
 
 
-def nearby_restitution(problem: Problem, motion: Motion, t: Array, q: Array, v: Array) -> Any:
-    """Returns the restitution, () or (m,), of impacts in a step from (t, q, v); a function of approach speeds is
-    evaluated there and frozen."""
-    if not callable(problem.restitution):
-        return motion.e
-    rates = gap_derivatives(problem, t, q, v, motion.args)[0]
-    return lax.stop_gradient(problem.restitution_at(motion.e, rates, motion.args))
+def start_and_phase(problem: Problem, motion: Motion, state: State, traits: Traits) -> tuple[At, Any, Array]:
+    """Returns the place at which a step from ``state`` begins; the restitution, () or (m,), of its impacts, a function
+    of approach speeds evaluated there and frozen; and the time () in the step at which their saltation is taken."""
+    at, e = At(motion.time(state.n), state.q, state.v, motion.args), motion.e
+    if callable(problem.restitution):
+        e = lax.stop_gradient(problem.restitution_at(e, gap_derivatives(problem, *at)[0], motion.args))
+    return at, e, lax.stop_gradient(traits.phase(e) * motion.h)

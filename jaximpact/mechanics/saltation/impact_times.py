@@ -19,7 +19,7 @@ from jax import Array, lax
 from ...jaxtools.coupling import smallest_parts
 from ...jaxtools.loops import while_loop
 from ..linearisation import Metric
-from ..motion import Motion
+from ..motion import At, Motion
 from ..problem import Problem
 from ..scheme import Scheme, Traits, time_of
 from ..status import Status, as_status
@@ -198,7 +198,7 @@ def status_at_end(problem: Problem, scheme: Scheme, motion: Motion, steps: Any, 
     state at the end of the motion, after ``steps`` steps.
     """
     traits, h = scheme.traits, scheme.resolution(motion)
-    here = observe(problem, h, time_of(motion, state), state.q, state.v, motion.args)
+    here = observe(problem, h, At(time_of(motion, state), state.q, state.v, motion.args))
     fall = jnp.minimum(here.gap_acceleration, 0)
     # speed at which a contact would close under the present velocity and acceleration
     square = here.gap_velocity**2 - 2 * fall * here.contacts.gap

@@ -68,7 +68,7 @@ def known_surfaces(problem: Problem, state: Any, *operands: Any) -> Pieces | Non
     and for problems with friction or a neighbour list.
     """
     plain = state.state if isinstance(state, Tracked) else state
-    if type(plain) is not State or problem.slip is not None or problem.listed:
+    if type(plain) is not State or problem.rubs or problem.listed:
         return None
     found = Pieces.of(problem, *operands)
     return found if type(found) is Pieces else None

@@ -244,8 +244,8 @@ def _led_to(
 def on_border_at_start(problem: Problem, motion: Motion) -> Array:
     """Returns the status bits of derivatives of a motion that begins on a border,
     for schemes that locate no crossings."""
-    t, q, v, args, none = motion.t0, motion.q0, motion.v0, motion.args, jnp.zeros((), jnp.int32)
-    if problem.slip is not None or problem.listed:
+    (t, q, v, args), none = motion.start, jnp.zeros((), jnp.int32)
+    if problem.rubs or problem.listed:
         return none
     pieces = Pieces.of(problem, t, q, v, args, depends_on_place, kinks=False)
     if pieces is None:

@@ -32,7 +32,7 @@ from ..scheme import Info, Traits
 from ..some_contacts import rows_that_matter, with_contacts
 from ..status import Status, as_status
 from .frictional_saltation import cross, loaded_together
-from .impact_saltation import Contact, nearby_restitution, observe
+from .impact_saltation import Contact, observe, start_and_phase
 from .tracked import LASTING, NEARLY, Edge, Salted, Tracked
 
 MATRICES = 32  # of two rows for each contact, that a step with derivatives of listed bodies holds at once
@@ -44,19 +44,16 @@ def rough_impacts(
     """As `smooth_impacts`, for contacts that rub, and across their changes of mode; ``v_new`` (d,):
     velocity after the step."""
     before, previous = state.state, state.friction
-    h, args = motion.h, motion.args
-    q, v, t = before.q, before.v, motion.time(before.n)
-    e = nearby_restitution(problem, motion, t, q, v)
-    middle = lax.stop_gradient(traits.phase(e) * h)
+    h, (start, e, middle) = motion.h, start_and_phase(problem, motion, before, traits)
     lasted, current = state.last == LASTING, cast(FrictionInfo, info.friction)
-    begin = AccelerationProblem.at(problem, t, q, v, args)
+    begin = AccelerationProblem.at(problem, *start)
     if previous.direction.shape[1] > 1:
         # tangents may have jumped since
         now = direction(begin.velocity[:, 1:])
         previous = previous._replace(direction=jnp.where((previous.mode == SLIP)[:, None], now, 0))
     a, force, _ = begin.solve(lasted, previous.direction)
-    t_mid, q_mid, v_mid = t + middle, q + middle * v, v + middle * a
-    here = observe(problem, h, t_mid, q_mid, v_mid, args)
+    at = start.after(middle, a)
+    here = observe(problem, h, at)
     # what presses a contact may be the friction of another: without it impacts of a body that a wall sweeps never end
     load = begin.load(force)
     here = here._replace(
@@ -72,16 +69,14 @@ def rough_impacts(
     crossed = jnp.any(impact)
 
     previous = previous._replace(direction=jnp.where(held[:, None], previous.direction, 0))
-    salted = cross(
-        problem, motion, (t_mid, q_mid, v_mid), here, (impact, held), previous.direction, (a, force, begin.cones)
-    )
+    salted = cross(problem, motion, at, here, (impact, held), previous.direction, (a, force, begin.cones))
     back_q, back_v = salted.q - middle * salted.v, salted.v - middle * salted.a
     passage = reverse(problem, motion, before, begin, closed & ~crossed, (previous, current), force)
     if problem.static_friction is not None:
         passage = break_away(problem, motion, before, begin, closed & ~crossed, previous, passage)
     shifted, modes, _, unclear = passage
     turned = begin.cones.response @ shifted.ravel()
-    back = before._replace(q=jnp.where(crossed, back_q, q), v=jnp.where(crossed, back_v, v + turned))
+    back = before._replace(q=jnp.where(crossed, back_q, start.q), v=jnp.where(crossed, back_v, start.v + turned))
 
     keep = closed & ~crossed
     frozen = current._replace(
@@ -110,7 +105,7 @@ def rough_impacts(
         edge, near = edge.next(margin, state.friction, kept)
         doubtful |= jnp.any(near)
     return Salted(
-        (t_mid, q_mid, v_mid), salted.v, here._replace(contacts=here.contacts.rubbing(begin.cones.slip())),
+        at, salted.v, here._replace(contacts=here.contacts.rubbing(begin.cones.slip())),
         begin.metric, e, masks, back, hold, percussion, jnp.where(crossed, salted.joint_impulse, of_joints),
         lax.stop_gradient(forgotten), edge, as_status(doubtful, Status.DERIVATIVE_EVENTS),
     )  # fmt: skip
@@ -125,8 +120,7 @@ def modes_at_start(problem: Problem, motion: Motion, state: Tracked, info: Info)
     if problem.gaps.local:
         rows, status = rows_of_list(problem, closed, state.gap)
         some, info = with_contacts(problem, rows, len(closed)), info._replace(status=info.status | status)
-    begin = AccelerationProblem.at(some, motion.t0, motion.q0, motion.v0, motion.args)
-    here = observe(some, motion.h, motion.t0, motion.q0, motion.v0, motion.args)
+    begin, here = AccelerationProblem.at(some, *motion.start), observe(some, motion.h, motion.start)
     slipping = begin.slipping(here.noise)
     slip_direction = jnp.zeros((len(closed), slipping.shape[1]), slipping.dtype).at[rows].set(slipping)
     rough = jnp.zeros(len(closed), bool).at[rows].set(begin.cones.at_rest > 0)

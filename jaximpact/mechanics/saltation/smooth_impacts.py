@@ -13,7 +13,7 @@ from ..motion import Motion
 from ..problem import Problem
 from ..scheme import Info, Traits
 from ..status import Status, as_status
-from .impact_saltation import Contact, cross_impacts, nearby_restitution, observe, solve_active_forces
+from .impact_saltation import Contact, cross_impacts, observe, solve_active_forces, start_and_phase
 from .tracked import IMPACT, LASTING, REBOUND, Salted, Tracked
 
 OFF = 4  # steps by which the time of an impact may be wrong that leaves a contact closed without force
@@ -25,14 +25,10 @@ def smooth_impacts(
     """Carries the ``state`` before a step across its impacts, where no contact rubs; ``info``: what the scheme tells of
     the step; others as of `Corrected`."""
     before, last = state[:2]
-    h, args = motion.h, motion.args
-    q, v, t = before.q, before.v, motion.time(before.n)
-    e = nearby_restitution(problem, motion, t, q, v)
-    middle = lax.stop_gradient(traits.phase(e) * h)
-    metric = Metric.at(problem, q, args, t)
-    a = lax.stop_gradient(acceleration(problem, metric, t, q, v, args))
-    t_mid, q_mid, v_mid = t + middle, q + middle * v, v + middle * a
-    here = observe(problem, h, t_mid, q_mid, v_mid, args)
+    begin, e, middle = start_and_phase(problem, motion, before, traits)
+    metric = Metric.at(problem, begin.q, begin.args, begin.t)
+    at = begin.after(middle, lax.stop_gradient(acceleration(problem, metric, *begin)))
+    here = observe(problem, motion.h, at)
 
     # below the tolerance of |min(w, A_aa L)| a solver's impulse is no different from zero
     pushed = here.contacts.diagonal() * lax.stop_gradient(info.impulse)
@@ -51,17 +47,17 @@ def smooth_impacts(
     closed = reacting & (lasted | pressed)
     closed, lasting = remember((closed, closed | pressed))
 
-    current, at = Contact(active, impact, rebound, reacting, lasting, closed), (t_mid, q_mid, v_mid)
+    current = Contact(active, impact, rebound, reacting, lasting, closed)
     salted = cross_impacts(problem, motion, at, here, current, resolution, branches)
     current = current._replace(stays=lax.stop_gradient(salted.closed))
     crossed = jnp.any(impact)
-    back = before._replace(
-        q=jnp.where(crossed, salted.q - middle * salted.v, q), v=jnp.where(crossed, salted.v - middle * salted.a, v)
-    )
+    back_q, back_v = salted.q - middle * salted.v, salted.v - middle * salted.a
+    back = before._replace(q=jnp.where(crossed, back_q, begin.q), v=jnp.where(crossed, back_v, begin.v))
     # an impulse that contains a percussion is no force of lasting contact; restitution plays no part in that either
     known = lax.stop_gradient(jnp.where(closed & ~crossed & ~jnp.any(rebound), info.impulse, 0))
     held = Held(jnp.where(crossed, salted.closed, closed), known, lax.stop_gradient(info.z))
-    free = opens_by_change(problem, t_mid, q_mid, v_mid, salted.v, impact & (e <= 0), current.stays, args, OFF * h)
+    off = OFF * motion.h
+    free = opens_by_change(problem, *at[:3], salted.v, impact & (e <= 0), current.stays, at.args, off)
     return Salted(
         at, salted.v, here, metric, e, current, back, held, salted.impulse[:, None],
         salted.joint_impulse, state.friction, state.edge, as_status(free, Status.DERIVATIVE_EVENTS),

@@ -30,7 +30,7 @@ def pressed_at_start(problem: Problem, law: ContactLaw, motion: Motion, branches
     surface, after bounces that die out at once, unless it is elastic. ``branches``: whether a lane looks for them only
     if a contact is closed, as of `Corrected`.
     """
-    q, v, t, args = lax.stop_gradient((motion.q0, motion.v0, motion.t0, motion.args))
+    t, q, v, args = lax.stop_gradient(motion.start)
     view = View.at(problem, t, q, v, args)
     contacts, speed = view.contacts, view.gap_velocity
     at = closure(contacts, -speed, q, v, lax.stop_gradient(motion.h), view.free)
@@ -70,7 +70,7 @@ def put_on_surfaces(problem: Problem, motion: Motion, pressed: Array) -> Motion:
 
 def _back_on_surfaces(problem: Problem, motion: Motion, pressed: Array) -> tuple[Array, Array]:
     """Returns the position and velocity (d,) at the start whose derivatives `put_on_surfaces` takes."""
-    q, v, t, args = motion.q0, motion.v0, motion.t0, motion.args
+    t, q, v, args = motion.start
     fixed_t, fixed_q, fixed_v, fixed_args = lax.stop_gradient((t, q, v, args))
     unchanged = lambda x: x - lax.stop_gradient(x)  # zero, with the derivative of x
 

@@ -13,6 +13,7 @@ from ...jaxtools.empty import empty
 from ..contact.friction.cones import OPEN, STICK
 from ..friction import FrictionInfo
 from ..linearisation import Metric
+from ..motion import At
 from .impact_saltation import Contact, Instant
 from .impact_times import ImpactTimes
 
@@ -123,7 +124,7 @@ class Salted(NamedTuple):
     """What impacts, and changes of mode, do to the derivative of a step.
 
     Attributes:
-        at: time (), position and velocity (d,) of the impacts.
+        at: where the impacts are.
         after: velocity (d,) after them.
         here: the contacts there.
         metric: that at the start of the step.
@@ -136,7 +137,7 @@ class Salted(NamedTuple):
         status: bits of the derivative.
     """
 
-    at: tuple[Array, Array, Array]
+    at: At
     after: Array
     here: Instant
     metric: Metric

@@ -32,19 +32,11 @@ from ..contacts import Contacts
 from ..friction import impulses_of
 from ..joint_projection import land_chord, shake
 from ..linearisation import Metric, acceleration, closure, linearise
-from ..motion import Motion
+from ..motion import At, Motion
 from ..problem import Problem
 from ..scheme import Info, Scheme, State, Traits, gradient_status, mean_acceleration
 from ..status import Status, as_status
-from .rubbing import (
-    impulse_status,
-    modes_at_start,
-    momentum_of,
-    no_friction,
-    rubbing,
-    scale_status,
-    status_of_rest,
-)
+from .rubbing import impulse_status, modes_at_start, momentum_of, no_friction, rubbing, scale_status, status_of_rest
 
 
 @jax.tree_util.register_dataclass
@@ -76,7 +68,7 @@ class Maury(Scheme):
         # a traced restitution cannot be refused by `check`
         status = as_status(jnp.any(e != 0), Status.INPUT_INVALID)
         state, m = State.start(motion), problem.count(t0, q0, args)
-        if problem.slip is not None:
+        if problem.rubs:
             metric = Metric.at(problem, q0, args, t0)
             contacts = linearise(problem, metric, t0, q0, args)
             closed = closure(contacts, contacts.gap_velocity(v0), q0, v0).closed
@@ -91,12 +83,12 @@ class Maury(Scheme):
         if self.half_kick:
             free = u + h * metric.solve(problem.generalised_force(t, q, u, args))
         else:
-            free = u + h * mean_acceleration(problem, metric, t, h, q, u, args, self.nodes)
+            free = u + h * mean_acceleration(problem, metric, At(t, q, u, args), h, self.nodes)
         metric = metric.with_joints(problem, t_new, q, args)
         free, held = shake(problem, metric, t_new, q, h, free, args)
         here = linearise(problem, metric, t_new, q, args)
         contacts = ahead_of_kinks(problem, metric, t_new, q, h * free, here, args)
-        contacts = rubbing(problem, metric, contacts, t_new, q + h * u, u, state, args)
+        contacts = rubbing(problem, metric, contacts, At(t_new, q + h * u, u, args), state)
         velocities = contacts.gap / h + contacts.velocity(free)
         chord = found = law.velocity(contacts.sliding(free), velocities)
         if contacts.slip.k:
@@ -106,10 +98,9 @@ class Maury(Scheme):
         new, joints, status = land_chord(problem, t_new, state.moved(h * u, u), h, metric.joints, whole, args)
         u = new.v
         info = Info.of(found, metric, new.q, u, jnp.zeros_like(h))._replace(joints=joints)
-        status |= gradient_status(law, problem, metric, here, t_new, q, h * free, found.acts, args)
+        status |= gradient_status(law, problem, metric, here, At(t_new, q, u, args), h * free, found.acts)
         if contacts.slip.k:
-            past = None if state.friction is None else lax.stop_gradient(found.friction)
-            new = new._replace(v=u + (found.jump - chord.jump), lasting=chord.acts, friction=past)
+            new = new.remembering(found.friction)._replace(v=u + (found.jump - chord.jump), lasting=chord.acts)
             if law.solves:
                 rates, none = contacts.gap_velocity(state.v), jnp.zeros_like(h)
                 status |= impulse_status(contacts, found, rates, state.v, free, new.v, none)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import jax
@@ -37,21 +37,13 @@ from ..impact_law import ImpactLaw
 from ..joint_projection import project_state
 from ..joints import joint_turning
 from ..linearisation import Metric, closure, linearise
-from ..motion import Motion
+from ..motion import At, Motion
 from ..problem import Problem
 from ..scheme import FACING, Info, Scheme, State, Traits, gradient_status, restitution_status
 from ..some_contacts import look_at_those_that_matter
 from ..stability import Jump, metric_norm, state_switches
 from ..status import Status, as_status
-from .rubbing import (
-    impulse_status,
-    modes_at_start,
-    momentum_of,
-    no_friction,
-    rubbing,
-    scale_status,
-    status_of_rest,
-)
+from .rubbing import impulse_status, modes_at_start, momentum_of, no_friction, rubbing, scale_status, status_of_rest
 
 ROOM = 0.05  # fraction of the largest clearance between two facing contacts by which a body may be past both
 BESIDE = (
@@ -103,7 +95,7 @@ class MoreauJean(Scheme):
         )
 
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[State, Info]:
-        q0, v0, t0, args = motion.q0, motion.v0, motion.t0, motion.args
+        t0, q0, v0, args = motion.start
         m = problem.count(t0, q0, args)
         steady = needs_no_memory(problem, t0, q0, args)
         still = Info.none(q0, v0, m, no_friction(problem, motion))
@@ -126,7 +118,7 @@ class MoreauJean(Scheme):
         metric = Metric.at(problem, q + (theta * h) * v, args, t + theta * h)
         contacts = linearise(problem, metric, t, q, args)
         # at the new position: a contact that sticks to a moving body then moves with it, to second order
-        contacts = rubbing(problem, metric, contacts, t_new, q + h * v, v, state, args)
+        contacts = rubbing(problem, metric, contacts, At(t_new, q + h * v, v, args), state)
         before = contacts.gap_velocity(v)
         e = problem.restitution_at(motion.e, before, args)
         motion = motion._replace(e=e)
@@ -147,7 +139,7 @@ class MoreauJean(Scheme):
             # J at q + h v / 2 is near enough to the mean over a chord for a first iteration; J at q + theta h v with
             # another theta is not
             if theta > 0 and (w is not v or theta != 0.5):
-                metric = self.over_chord(problem, metric, t, q, h, theta * w + (1 - theta) * v, args)
+                metric = self.over_chord(problem, metric, At(t, q, theta * w + (1 - theta) * v, args), h)
             if known_impulse is not None:
                 operator, free = metric, v + metric.solve(known_impulse)
             else:
@@ -168,23 +160,25 @@ class MoreauJean(Scheme):
             found = found._replace(iterations=spent)
         chord = theta * w + (1 - theta) * v
         new = state.moved(h * chord, w, self.lasting(problem, law, contacts, t, state, found.acts, args))
-        if state.friction is not None:
-            new = new._replace(friction=lax.stop_gradient(found.friction))
+        new = new.remembering(found.friction)
         info = Info.of(found, metric, new.q, chord, e)
         if contacts.slip.k and law.solves:
             status = impulse_status(contacts, found, before, v, free, w, e)
             status |= status_of_rest(problem, t_new, new.q, w, free, found, args)
             status |= scale_status(problem, metric, contacts, t, state, found, args)
             info = info._replace(status=info.status | status)
-        status = gradient_status(law, problem, metric, contacts, t, q, h * free, found.acts, args)
+        status = gradient_status(law, problem, metric, contacts, At(t, q, v, args), h * free, found.acts)
         if callable(problem.restitution):
             status |= restitution_status(e, active & (before < 0))
         if law.solves and contacts.dense and found.acts.shape[0]:
+            deep = self.past_facing(contacts, motion, state, before, found.acts, free - v)
             # penetration at a kink of a gap is no drift along a curved surface
-            curved = gap_switches(problem, t, q, args) is None
-            bend = partial(self.bend, problem, metric, contacts, t, q, v, args) if curved else None
-            later = w if metric.joints.size else v
-            status |= self.depth_status(metric, contacts, motion, state, before, found.acts, bend, later, free - v)
+            if state.lasting is not None and gap_switches(problem, t, q, args) is None:
+                bend = partial(self.bend, problem, metric, contacts, At(t, q, v, args))
+                # joints may have turned the velocity
+                speeds = (v, w) if metric.joints.size else (v,)
+                deep |= self.sunk(metric, contacts, motion, state.lasting & found.acts, speeds, free - v, bend)
+            status |= as_status(deep, Status.GAP_UNRESOLVED)
         if theta > 0 and iterations > 1:
 
             def remaining() -> Array:
@@ -228,7 +222,7 @@ class MoreauJean(Scheme):
         n, q, v = state[:3]
         if self.theta == 0:
             return motion.h * old_force
-        if problem.joints is not None or not has_known_force(problem, motion.time(n), q, v, motion.args):
+        if problem.jointed or not has_known_force(problem, motion.time(n), q, v, motion.args):
             return None
         later = problem.generalised_force(motion.time(n + 1), q, v, motion.args)
         # a sum of two products: of v + h g, one product may be fused or not, depending on what is a constant of the
@@ -240,10 +234,10 @@ class MoreauJean(Scheme):
         return v, self.newton
 
     @staticmethod
-    def over_chord(problem: Problem, metric: Metric, t: Array, q: Array, h: Array, u: Array, args: Any) -> Metric:
-        """Returns the metric with the mean of the joints' gradients over the chord from q with velocity u (d,), its end
-        moved onto the joints."""
-        return metric.over_chord(problem, t, q, h, metric.to_joints(problem, t, q, h, u, args), args)
+    def over_chord(problem: Problem, metric: Metric, at: At, h: Array) -> Metric:
+        """Returns the metric with the mean of the joints' gradients over the chord from a place with its velocity, its
+        end moved onto the joints."""
+        return metric.over_chord(problem, metric.to_joints(problem, at, h), h)
 
     def convergence_status(
         self,
@@ -320,38 +314,20 @@ class MoreauJean(Scheme):
         return lax.cond(state.joints, with_sides, lambda: acts)
 
     @staticmethod
-    def depth_status(
-        metric: Metric,
-        contacts: Contacts,
-        motion: Motion,
-        state: State,
-        rate: Array,
-        acts: Array,
-        bend: Callable | None,
-        later: Array,
-        kick: Array,
-    ) -> Array:
-        """Returns GAP_UNRESOLVED for penetrations at the start of a step that make the motion wrong.
+    def past_facing(contacts: Contacts, motion: Motion, state: State, rate: Array, acts: Array, kick: Array) -> Array:
+        """Tests whether a body is past an opposing contact at the start of a step, so that the motion is wrong, ().
 
-        They do if a body is past an opposing contact, or deep in a curved surface along which it moves.
-
-        Args:
-            rate: gap velocities (m,) at the start.
-            acts: contacts (m,) with an impulse.
-            bend: function that returns `bend`; None if a gap can kink, so that a body that sinks in need not have
-                drifted along a curved surface.
-            later: velocity (d,) at the end of the step, which joints may have turned;
-                of the two velocities the faster one counts.
-            kick: change of velocity (d,) by forces in the step, which gives the round-off of
-                velocities of a body at rest.
+        ``rate`` (m,): gap velocities there; ``acts`` (m,): contacts with an impulse; ``kick`` (d,): change of velocity
+        by forces in the step, which gives the round-off of velocities of a body at rest.
         """
+        if len(rate) < 2:
+            return jnp.zeros((), bool)
         h, eps = motion.h, jnp.finfo(rate.dtype).eps
         norm, e = contacts.norms(), jnp.broadcast_to(motion.e, rate.shape)
         depth, speed = -contacts.gap / norm, -rate / norm
         strikes = acts & (e * speed > 0)
-        deep = jnp.zeros((), bool)
 
-        def past_facing(rows: Array | None) -> Array:
+        def past(rows: Array | None) -> Array:
             # motion into a wedge: since the start a body may have come from where the clearance was its path times the
             # sine of the angle
             some = contacts.take(rows)
@@ -367,25 +343,40 @@ class MoreauJean(Scheme):
         def look() -> Array:
             # only contacts nearer to their surfaces than one that strikes is past its own
             deepest = jnp.max(jnp.where(strikes, depth, -jnp.inf))
-            return look_at_those_that_matter(strikes | (depth > -deepest), contacts.gap, BESIDE, past_facing)
+            return look_at_those_that_matter(strikes | (depth > -deepest), contacts.gap, BESIDE, past)
 
-        if len(rate) > 1:
-            deep = lax.cond(jnp.any(strikes) & jnp.any(depth > 0), look, lambda: deep)
-        if bend is not None and state.lasting is not None:
-            energy = lambda v: v @ metric.times(v)
-            square = energy(state.v) if later is state.v else jnp.maximum(energy(state.v), energy(later))
-            sunk = state.lasting & acts & (e <= 0) & (h * depth > 0) & (h**2 * square > eps * depth**2)
-            # forces and impulses that cancel leave a velocity of round-off
-            sunk &= square > (1e2 * eps) ** 2 * energy(kick)
-            # the radius of the surface is v^2 over its bend, for any v
-            sinks = lambda: jnp.any(sunk & (depth * jnp.abs(bend()) > CURVED * square * norm))
-            deep |= lax.cond(jnp.any(sunk), sinks, lambda: jnp.zeros((), bool))
-        return as_status(deep, Status.GAP_UNRESOLVED)
+        return lax.cond(jnp.any(strikes) & jnp.any(depth > 0), look, lambda: jnp.zeros((), bool))
 
     @staticmethod
-    def bend(problem: Problem, metric: Metric, contacts: Contacts, t: Array, q: Array, v: Array, args: Any) -> Array:
+    def sunk(
+        metric: Metric,
+        contacts: Contacts,
+        motion: Motion,
+        presses: Array,
+        speeds: tuple[Array, ...],
+        kick: Array,
+        bend: Callable[[], Array],
+    ) -> Array:
+        """Tests whether a body is deep in a curved surface along which it moves, so that the motion is wrong, ().
+
+        ``presses`` (m,): lasting contacts with an impulse; ``speeds``: velocities (d,) in the step, of which the
+        fastest counts; ``kick`` as of `past_facing`; ``bend``: function that returns `bend`.
+        """
+        energy = lambda v: v @ metric.times(v)
+        norm, eps, square = contacts.norms(), jnp.finfo(kick.dtype).eps, reduce(jnp.maximum, map(energy, speeds))
+        depth = -contacts.gap / norm
+        sunk = presses & (motion.e <= 0) & (motion.h * depth > 0) & (motion.h**2 * square > eps * depth**2)
+        # forces and impulses that cancel leave a velocity of round-off
+        sunk &= square > (1e2 * eps) ** 2 * energy(kick)
+        # the radius of the surface is v^2 over its bend, for any v
+        sinks = lambda: jnp.any(sunk & (depth * jnp.abs(bend()) > CURVED * square * norm))
+        return lax.cond(jnp.any(sunk), sinks, lambda: jnp.zeros((), bool))
+
+    @staticmethod
+    def bend(problem: Problem, metric: Metric, contacts: Contacts, at: At) -> Array:
         """Returns the accelerations (m,) with which gaps open as their gradients, and the joints,
-        turn along the motion with velocity v (d,)."""
+        turn along the motion with constant velocity ``at`` a place."""
+        t, q, v, args = at
 
         def rates(t: Array, q: Array) -> Array:
             return jax.jvp(lambda q: problem.gaps(t, q, args), (q,), (v,))[1]
@@ -393,7 +384,7 @@ class MoreauJean(Scheme):
         turning = jax.jvp(rates, (t, q), (jnp.ones_like(t), v))[1]
         if not metric.joints.size:
             return turning
-        return turning - contacts.velocity(metric.restore(joint_turning(problem, t, q, v, args)))
+        return turning - contacts.velocity(metric.restore(joint_turning(problem, *at)))
 
     def linearise_defect(self, problem: Problem, metric: Metric, defect: Callable, w: Array) -> tuple[Metric, Array]:
         """Returns the `Metric` that solves with the Jacobian of ``defect`` at w, and w (d,),
@@ -416,7 +407,7 @@ def has_known_force(problem: Problem, t: Array, q: Array, v: Array, args: Any) -
 def needs_no_memory(problem: Problem, t: Array, q: Array, args: Any) -> bool:
     """Tests whether gaps are enough to tell which contacts are active: no gradient depends on t or q, and there are
     neither joints nor friction."""
-    return problem.gaps.is_steady(t, q, args) and problem.joints is None and problem.slip is None
+    return problem.gaps.is_steady(t, q, args) and not (problem.jointed or problem.rubs)
 
 
 def delay(e: Any) -> tuple[Array, Array]:
@@ -449,14 +440,14 @@ class Converged(MoreauJean):
         return replace(self, found=velocity)
 
     def iteration_start(self, problem: Problem, v: Array) -> tuple[Array, int]:
-        if self.found is None or problem.joints is None:
+        if self.found is None or not problem.jointed:
             return super().iteration_start(problem, v)
         # the derivative of the chord's end is that with the old velocity, up to O(h), and keeps the joints
         return graft(lax.stop_gradient(self.found), v), 1
 
     @staticmethod
-    def over_chord(problem: Problem, metric: Metric, t: Array, q: Array, h: Array, u: Array, args: Any) -> Metric:
-        return metric.over_chord(problem, t, q, h, lax.stop_gradient(metric).to_joints(problem, t, q, h, u, args), args)
+    def over_chord(problem: Problem, metric: Metric, at: At, h: Array) -> Metric:
+        return metric.over_chord(problem, lax.stop_gradient(metric).to_joints(problem, at, h), h)
 
     def linearise_defect(self, problem: Problem, metric: Metric, defect: Callable, w: Array) -> tuple[Metric, Array]:
         if problem.gaps.local:

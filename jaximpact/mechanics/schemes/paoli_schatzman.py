@@ -32,7 +32,7 @@ from ...jaxtools.derivative_rules import implicit_root
 from ..contact.laws import ContactLaw, Open, Reaction, Target
 from ..joint_projection import land_chord, shake
 from ..linearisation import Metric, linearise, noise
-from ..motion import Motion
+from ..motion import At, Motion
 from ..noise import Pushed
 from ..problem import Problem
 from ..scheme import Info, Scheme, State, Traits, mean_acceleration
@@ -84,13 +84,13 @@ class PaoliSchatzman(Scheme):
             if value not in allowed and not (name == "start" and callable(value)):
                 raise ValueError(f"PaoliSchatzman({name}={value!r}): choose one of {', '.join(map(repr, allowed))}")
         super().check(problem, e, m)
-        if problem.joints is not None and not is_traced(e) and np.any(np.asarray(e) != 0):
+        if problem.jointed and not is_traced(e) and np.any(np.asarray(e) != 0):
             raise ValueError(
                 f"restitution is {np.max(np.asarray(e)):g}, but PaoliSchatzman keeps joints in inelastic impacts only: "
                 "set it to 0, or use "
                 "MoreauJean, EventCorrected or EventDriven"
             )
-        if problem.joints is not None and self.metric == "geodesic":
+        if problem.jointed and self.metric == "geodesic":
             raise ValueError("PaoliSchatzman(metric='geodesic') takes no joints: use metric='kinetic'")
         if problem.listed and self.force == "centred":
             raise ValueError(
@@ -131,11 +131,12 @@ class PaoliSchatzman(Scheme):
     def _strikes_at_once(self, problem: Problem, motion: Motion) -> Array:
         """Finds the contacts (m,) that v0 closes within the first step, which has no restitution; forces alone cost an
         error of first order only."""
-        q, v, t, h, args = lax.stop_gradient((motion.q0, motion.v0, motion.t0, motion.h, motion.args))
+        at, h = lax.stop_gradient((motion.start, motion.h))
+        t, q, v, args = at
         metric = Metric.at(problem, q, args)
         contacts = linearise(problem, metric, t, q, args)
         speed = contacts.gap_velocity(v)
-        kick = self._start(problem, metric, t, h, q, v, args)
+        kick = self._start(problem, metric, at, h)
         new = problem.gaps(t + h, q + h * (v + kick), args)
         inward = speed < -noise(contacts, v, speed)
         return inward & (new < 0) & (new - contacts.gap > 2 * h * speed)
@@ -160,7 +161,8 @@ class PaoliSchatzman(Scheme):
         # the first one without joints, for forces without their reaction
         metric, t_new = Metric.at(problem, q, args), motion.time(n + 1)
         operator = metric.with_joints(problem, t_new, q, args)
-        start = None if first is None else self._start(problem, metric, t, h, q, v, args)
+        at = At(t, q, v, args)
+        start = None if first is None else self._start(problem, metric, at, h)
 
         def choose(x: Any, y: Array) -> Array:
             return y if first is None else jnp.where(first, x, y)
@@ -192,31 +194,31 @@ class PaoliSchatzman(Scheme):
             centred, status = self._centred_velocity(problem, metric, motion, state, lambda f: advance(kick(f))[0])
             force = metric.solve(problem.generalised_force(t, q, centred, args))
         else:
-            force = self._force(problem, metric, t, h, q, v, args)
+            force = self._force(problem, metric, at, h)
         v_new, target, found, held = advance(kick(force))
         info = Info.of(found, metric, target.point(found.jump), v_new, e)
         new, joints, bits = land_chord(problem, t_new, state.moved(h * v_new, v_new), h, operator.joints, held, args)
         z = new.q if operator.joints.size else info.z
         return new, info._replace(z=z, chord=new.v, status=info.status | status | bits, joints=joints)
 
-    def _start(self, problem: Problem, metric: Metric, t: Array, h: Array, q: Array, v: Array, args: Any) -> Array:
+    def _start(self, problem: Problem, metric: Metric, at: At, h: Array) -> Array:
         """Returns the velocity increment (d,) of the first step, by the option ``start``."""
         if isinstance(problem.force, Pushed):
             # the whole impulse of noise: of what is left out here positions would be wrong by the root of h
-            start = self._start(problem.replace(force=problem.force.force), metric, t, h, q, v, args)
+            start = self._start(problem.replace(force=problem.force.force), metric, at, h)
             return start + h * metric.solve(problem.force.push)
         if callable(self.start):
-            return jnp.asarray(self.start(h, q, v, args), q.dtype)
+            return jnp.asarray(self.start(h, *at[1:]), h.dtype)
         if self.start == "euler":
-            return jnp.zeros_like(v)
+            return jnp.zeros_like(at.v)
         if self.start == "taylor":
-            return 0.5 * h * metric.solve(problem.generalised_force(t, q, v, args))
-        return h * self._force(problem, metric, t, h, q, v, args)
+            return 0.5 * h * metric.solve(problem.generalised_force(*at))
+        return h * self._force(problem, metric, at, h)
 
-    def _force(self, problem: Problem, metric: Metric, t: Array, h: Array, q: Array, v: Array, args: Any) -> Array:
+    def _force(self, problem: Problem, metric: Metric, at: At, h: Array) -> Array:
         if self.force == "mean":
-            return mean_acceleration(problem, metric, t, h, q, v, args, self.nodes)
-        return metric.solve(problem.generalised_force(t, q, v, args))
+            return mean_acceleration(problem, metric, at, h, self.nodes)
+        return metric.solve(problem.generalised_force(*at))
 
     def _target(self, time: Array, base: Array, increment: Array, scale: Array) -> Target:
         return Target(time, base, increment, scale, "geodesic" if self.metric == "geodesic" else self.normal)

@@ -14,7 +14,7 @@ from ..contacts import Contacts
 from ..events.jump_search import jumps_at_rest
 from ..friction import FrictionInfo, Slip, distance_status
 from ..linearisation import Metric, acceleration
-from ..motion import Motion
+from ..motion import At, Motion
 from ..problem import Problem
 from ..scheme import State
 from ..status import Status, as_status
@@ -22,9 +22,8 @@ from ..status import Status, as_status
 
 def no_friction(problem: Problem, motion: Motion) -> FrictionInfo:
     """Returns the info of a step in which all contacts are open."""
-    t, q, v, args = motion.t0, motion.q0, motion.v0, motion.args
-    m, k = problem.slip_velocity(t, q, v, args).shape
-    return FrictionInfo.none(m, k, q.dtype)
+    m, k = problem.slip_velocity(*motion.start).shape
+    return FrictionInfo.none(m, k, motion.q0.dtype)
 
 
 def modes_at_start(problem: Problem, metric: Metric, motion: Motion, closed: Array) -> FrictionInfo | None:
@@ -32,9 +31,9 @@ def modes_at_start(problem: Problem, metric: Metric, motion: Motion, closed: Arr
     None without static friction."""
     if problem.static_friction is None:
         return None
-    t0, q0, v0, args = motion.t0, motion.q0, motion.v0, motion.args
+    t0, q0, v0, args = motion.start
     # as after the last step of a motion that is continued, whose contacts stuck at a position O(h^2) away
-    a, slip = acceleration(problem, metric, t0, q0, v0, args), Slip.at(problem, metric, t0, q0, v0, args)
+    a, slip = acceleration(problem, metric, *motion.start), Slip.at(problem, metric, *motion.start)
     moved = problem.slip_velocity(t0, q0 + motion.h**2 * a, v0, args) - slip.of(v0)
     rounding = 1e3 * jnp.finfo(q0.dtype).eps * motion.h * jnp.max(slip.terms(a), axis=1)
     return modes_at(slip, v0, closed, length(moved)[:, 0] + rounding)
@@ -56,20 +55,18 @@ def scale_at_start(
 ) -> Array:
     """Returns `distance_status` of the ``closed`` contacts (m,) at a start, or of all where gradients never change,
     ()."""
-    if problem.slip is None or not contacts.dense:
+    if not problem.rubs or not contacts.dense:
         return jnp.zeros((), jnp.int32)
     known = closed if problem.gaps.curves(t, q, args) else jnp.ones_like(closed)
     return distance_status(problem, metric, contacts.jacobian, known, t, q, args)
 
 
-def rubbing(
-    problem: Problem, metric: Metric, contacts: Contacts, t: Array, q: Array, v: Array, state: State, args: Any
-) -> Contacts:
-    """Returns the ``contacts`` with their tangential rows at (t, q), and coefficients at v (d,); ``state``:
-    the state before the step."""
-    if problem.slip is None:
+def rubbing(problem: Problem, metric: Metric, contacts: Contacts, at: At, state: State) -> Contacts:
+    """Returns the ``contacts`` with their tangential rows and coefficients ``at`` a place; ``state``: the state before
+    the step."""
+    if not problem.rubs:
         return contacts
-    slip = Slip.at(problem, metric, t, q, v, args)._replace(before=state.friction)
+    slip = Slip.at(problem, metric, *at)._replace(before=state.friction)
     return contacts.rubbing(slip)
 
 

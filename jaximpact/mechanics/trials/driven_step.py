@@ -17,6 +17,7 @@ from ..events.event_state import Event
 from ..events.impacts import collide, lasting_at_end
 from ..events.jump_search import path_jumped
 from ..events.short_flights import ShortFlights
+from ..motion import At
 from ..scheme import JointInfo, Step, gradient_status
 from ..status import Status, as_status
 from .bases import at_impact, times_off
@@ -242,7 +243,7 @@ def _arrive(
     found = collide(problem, law, motion, arrival.flights, event, before, candidates, arrival.near, spread)
     moved = APPROACH * frozen(trial_end.q - base.q)
     status = ends.status | jolt.status | found.status
-    status |= gradient_status(law, problem, metric, contacts, t, q, moved, candidates, args)
+    status |= gradient_status(law, problem, metric, contacts, At(t, q, v, args), moved, candidates)
     # behind a border all contacts are looked at anew, as behind an impact
     of_force = regime.of_force(switched)
     struck = jnp.any(found.impact) | jnp.any(of_force)

@@ -262,7 +262,7 @@ class RubbingContacts:
     ) -> WithFriction:
         """Returns what the ``closed`` contacts (m,) did until an event: they were in the modes ``where``, of which some
         have come to their ``ends``, or their slip has jumped (``shoved``, (m,))."""
-        slip = Slip.at(problem, event.metric, event.t, event.q, event.v, args, where.tangents)
+        slip = Slip.at(problem, event.metric, event.t, event.q, event.v, args).onto(where.tangents)
         still = ((closed & (where.mode == STICK) & ~ends.breaks) | ends.apart) & ~shoved
         return WithFriction(closed, still, ends.stopped & ~shoved, where.way, where.jammed, slip)
 
