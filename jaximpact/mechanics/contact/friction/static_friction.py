@@ -12,8 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import lax
 
+from ....jaxtools.array_types import F0, B_m, F_d, F_m
 from ...friction import FrictionInfo, remembered
 from .cones import OPEN, SLIP, STICK, direction, length
 
@@ -21,7 +22,7 @@ SHARP = 4  # times the residual of a contact problem: slip velocities up to whic
 LITTLE = 1e-8  # of the largest velocity: no slip either, where no static friction depends on it
 
 
-def cones_in_act(cones: Any, before: FrictionInfo, modes: Callable, start: Any = None) -> tuple[Any, Array, Any]:
+def cones_in_act(cones: Any, before: FrictionInfo, modes: Callable, start: Any = None) -> tuple[Any, B_m, Any]:
     """Finds which coefficient, static or sliding, acts at each contact.
 
     Args:
@@ -54,7 +55,7 @@ def cones_in_act(cones: Any, before: FrictionInfo, modes: Callable, start: Any =
     return with_static(cones, held), first, found
 
 
-def slip_resolution(allowed: Array, largest: Array, static: Array | None) -> Array:
+def slip_resolution(allowed: F0, largest: F0, static: F_m | None) -> F0:
     """Returns the slip velocity () up to which a contact counts as sticking,
     where its problem is solved to a residual ``allowed`` ().
 
@@ -76,7 +77,7 @@ def slip_before(slip: Any) -> FrictionInfo:
     return slip.before._replace(direction=slip.along(slip.before.heading))
 
 
-def modes_at(slip: Any, v: Array, closed: Array, little: Array) -> FrictionInfo:
+def modes_at(slip: Any, v: F_d, closed: B_m, little: F_m) -> FrictionInfo:
     """Returns the modes of contacts at velocity v (d,), without derivatives,
     given the mask ``closed`` (m,) of those that are not open.
 
