@@ -59,7 +59,7 @@ class ConjugateGradients(ContactSolver):
     ) -> tuple[F_mr, I0]:
         by_products = super().frictional_impulses_of_list
 
-        def products(offset: F_m, guess: F_m) -> tuple[F_m, I0]:
+        def products(offset: F_mr, guess: F_mr) -> tuple[F_mr, I0]:
             return by_products(contacts, offset, candidates, allowed, guess)
 
         return contacts.swept(products, offset, candidates, allowed, guess, self.max_iterations)
@@ -75,7 +75,7 @@ class ConjugateGradients(ContactSolver):
         b = scale * offset
         step = STEP / _largest(product, jnp.where(present, 1 + 0.3 * (jnp.arange(len(b)) % 5).astype(b.dtype), 0))
 
-        def measured(x: F_m, g: F_m) -> tuple[F0, I0, I0]:
+        def measured(x: F_m, g: F_m) -> tuple[F0, F0, F0]:
             velocity = jnp.where(present, root * g, offset)
             residual = jnp.max(complementarity(velocity, scale * x, diagonal) / tolerance, initial=0.0)
             chopped = jnp.where(x > 0, 0, jnp.minimum(g, 0))

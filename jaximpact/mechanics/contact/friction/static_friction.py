@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 
 from ....jaxtools.array_types import F0, B_m, F_d, F_m
 from ...friction import FrictionInfo, remembered
@@ -55,9 +55,9 @@ def cones_in_act(cones: Any, before: FrictionInfo, modes: Callable, start: Any =
     return with_static(cones, held), first, found
 
 
-def slip_resolution(allowed: F0, largest: F0, static: F_m | None) -> F0:
-    """Returns the slip velocity () up to which a contact counts as sticking,
-    where its problem is solved to a residual ``allowed`` ().
+def slip_resolution(allowed: Array, largest: F0, static: F_m | None) -> Array:
+    """Returns the slip velocity up to which a contact counts as sticking, where its problem is solved to a residual
+    ``allowed``, () or (m,), of which it has the shape.
 
     ``largest`` (): the largest velocity in that problem; ``static``: coefficients of contacts at rest,
     None where they are those of slip.
