@@ -15,6 +15,7 @@ import numpy as np
 from jax import Array, lax
 from jax.scipy.linalg import cho_solve, solve_triangular
 
+from .array_types import B_n, F_dn, F_n, F_nd, F_nn
 from .outlined import outlined
 from .semidefinite import MAX_UNROLLED as MAX_SWEPT
 
@@ -32,7 +33,7 @@ def nonzero(x: Array) -> Array:
 
 
 @jax.jit
-def factorise(a: Array) -> Array:
+def factorise(a: F_nn) -> F_nn:
     """Returns the triangular factor (n, n) of a symmetric matrix, for `factored_solve`;
     it has NaN if the matrix is not positive definite.
 
@@ -54,20 +55,20 @@ def factorise(a: Array) -> Array:
     return jnp.stack([jnp.stack(row + [zero] * (n - len(row))) for row in rows])
 
 
-def pivots_of(factor: Array) -> Array:
+def pivots_of(factor: F_nn) -> F_n:
     """Returns the pivots (n,) of a matrix, given its ``factor = factorise(a)``:
     small ones mean that rows depend on those before."""
     diagonal = jnp.diagonal(factor)
     return diagonal**2 if factor.shape[0] > MAX_UNROLLED else 1 / diagonal
 
 
-def factored_solve(factor: Array, b: Array) -> Array:
+def factored_solve(factor: F_nn, b: Array) -> Array:
     """Solves a x = b for b (n,) or (n, k), with ``factor = factorise(a)``."""
     return cho_solve((factor, True), b) if factor.shape[0] > MAX_UNROLLED else substitute(factor, b)
 
 
 @jax.jit
-def substitute(factor: Array, b: Array) -> Array:
+def substitute(factor: F_nn, b: Array) -> Array:
     """Solves a x = b for b (n,) or (n, k), where a = L D L'; ``factor`` is L with 1/D in place of its unit diagonal."""
     n = factor.shape[0]
     y: list = []
@@ -79,25 +80,25 @@ def substitute(factor: Array, b: Array) -> Array:
     return jnp.stack(x)
 
 
-def triangular_factor(a: Array) -> Array:
+def triangular_factor(a: F_nn) -> F_nn:
     """Returns the Cholesky factor of a symmetric (n, n) matrix, read from its lower triangle; the result has arbitrary
     numbers above the diagonal."""
     return lax.linalg.cholesky_p.bind(a)
 
 
-def diagonal(a: Array) -> Array:
+def diagonal(a: F_nn) -> F_n:
     """Returns the diagonal (n,) of an (n, n) matrix, by a strided slice, which reads only these entries."""
     n = a.shape[0]
     return lax.slice(a.reshape(-1), (0,), (n * n,), (n + 1,)) if n else jnp.zeros(0, a.dtype)
 
 
-def on_diagonal(x: Array, others: Array) -> Array:
+def on_diagonal(x: F_n, others: F_nn) -> F_nn:
     """Returns the (n, n) matrix ``others`` with its diagonal replaced by x (n,)."""
     rows, columns = (lax.broadcasted_iota(jnp.int32, others.shape, axis) for axis in (0, 1))
     return lax.select(lax.eq(rows, columns), lax.broadcast_in_dim(x, others.shape, (0,)), others)
 
 
-def first_substitution(factor: Array, b: Array) -> Array:
+def first_substitution(factor: F_nn, b: F_n) -> F_n:
     """Returns H b for b (n,), where H' H = a^-1, by the first of the two substitutions that solve a x = b;
     ``factor = factorise(a)``."""
     n = factor.shape[0]
@@ -110,7 +111,7 @@ def first_substitution(factor: Array, b: Array) -> Array:
 
 
 @jax.custom_jvp
-def spd_solve(a: Array, factor: Array, b: Array) -> Array:
+def spd_solve(a: F_nn, factor: F_nn, b: Array) -> Array:
     """Solves a x = b for a symmetric positive definite (n, n) matrix and b (n,) or (n, k), with
     ``factor = factorise(a)``.
 
@@ -132,7 +133,7 @@ def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 
 
 @jax.custom_jvp
-def solve_by_inverse(a: Array, inverse: Array, b: Array) -> Array:
+def solve_by_inverse(a: F_nn, inverse: F_nn, b: Array) -> Array:
     """Solves a x = b for b (n,) or (n, k), with a given ``inverse`` S (n, n) of a,
     or of its independent rows (`invert_semidefinite`).
 
@@ -179,7 +180,7 @@ def eliminate(a: list[list], b: list) -> tuple[list, Array | bool]:
 
 
 @jax.custom_jvp
-def solve_masked(a: Array, b: Array, active: Array) -> Array:
+def solve_masked(a: F_nn, b: F_n, active: B_n) -> F_n:
     """Solves a x = b for b (n,) in the rows and columns of a positive semidefinite matrix a (n, n) that
     the mask ``active`` (n,) marks.
 
@@ -197,7 +198,7 @@ def solve_masked(a: Array, b: Array, active: Array) -> Array:
     return _solve_unrolled(a, b)
 
 
-def _refined(solve: Callable[[Array], Array], product: Callable[[Array], Array], b: Array) -> Array:
+def _refined(solve: Callable[[F_n], F_n], product: Callable[[F_n], F_n], b: F_n) -> F_n:
     """Returns ``solve(b)`` for a matrix whose diagonal is raised by round-off; in float32 refined once by the
     ``product`` of the matrix as it is.
 
@@ -209,7 +210,7 @@ def _refined(solve: Callable[[Array], Array], product: Callable[[Array], Array],
 
 
 @jax.jit
-def _solve_unrolled(a: Array, b: Array) -> Array:
+def _solve_unrolled(a: F_nn, b: F_n) -> F_n:
     """Solves a x = b for b (n,) and a few unknowns, by `eliminate`."""
     n = b.shape[0]
     x, _ = eliminate([[a[i, j] for j in range(n)] for i in range(n)], [b[i] for i in range(n)])
@@ -224,20 +225,20 @@ def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     return x, solve_masked(a, db - da @ x, active)
 
 
-def _solve_rows(a: Array, b: Array, active: Array) -> Array:
+def _solve_rows(a: F_nn, b: F_n, active: B_n) -> F_n:
     """Solves a x = b (n,) in the rows and columns of the mask ``active`` (n,),
     for a matrix a that is the identity in the others.
 
     In the other rows b is ignored and x is 0.
     """
 
-    def part(rows: Array) -> Array:
+    def part(rows: F_nd) -> Array:
         return a.at[rows[:, None], rows[None, :]].get(mode="fill", fill_value=0)
 
     return _in_active(part, lambda: jnp.where(active, solve(a, b), 0), b, active)
 
 
-def _in_active(part: Callable[[Array], Array], whole: Callable[[], Array], b: Array, active: Array) -> Array:
+def _in_active(part: Callable[[Array], Array], whole: Callable[[], Array], b: F_n, active: B_n) -> F_n:
     """Solves a x = b (n,) in the rows and columns of the mask ``active`` (n,); x is 0 in the others. If few are active,
     only these are computed.
 
@@ -264,7 +265,7 @@ def _in_active(part: Callable[[Array], Array], whole: Callable[[], Array], b: Ar
 
 
 @outlined
-def _solve_among_many(rows: Array, columns: Array, b: Array, active: Array) -> Array:
+def _solve_among_many(rows: F_nd, columns: F_dn, b: F_n, active: B_n) -> F_n:
     b, small = jnp.where(active, b, 0), 64 * jnp.finfo(b.dtype).eps
 
     def part(chosen: Array) -> Array:
@@ -279,7 +280,7 @@ def _solve_among_many(rows: Array, columns: Array, b: Array, active: Array) -> A
 
 
 @jax.custom_jvp
-def solve_among(rows: Array, columns: Array, b: Array, active: Array) -> Array:
+def solve_among(rows: F_nd, columns: F_dn, b: F_n, active: B_n) -> F_n:
     """Solves as `solve_masked` for the matrix ``rows @ columns``, (n, d) times (d, n); if few rows are ``active``,
     computes only their entries."""
     if b.shape[0] <= MANY:
@@ -295,7 +296,7 @@ def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     return x, solve_among(rows, columns, db - d_rows @ (columns @ x) - rows @ (d_columns @ x), active)
 
 
-def semidefinite_solver(rows: Array, columns: Array, matrix: Array, active: Array) -> Callable[[Array], Array]:
+def semidefinite_solver(rows: F_nd, columns: F_dn, matrix: F_nn, active: B_n) -> Callable[[F_n], F_n]:
     """Returns the function of b (n,) that solves as `solve_among`, for a symmetric
     ``matrix`` (n, n) = ``rows @ columns``.
 
@@ -307,19 +308,19 @@ def semidefinite_solver(rows: Array, columns: Array, matrix: Array, active: Arra
     return lambda b: _solve_semidefinite(rows, columns, matrix, factor, b, active)
 
 
-def _in_rows(a: Array, active: Array) -> Array:
+def _in_rows(a: F_nn, active: B_n) -> F_nn:
     """Returns the matrix a (n, n) in the rows and columns of the mask ``active`` (n,),
     and the identity in the others."""
     return jnp.where(active[:, None] & active[None, :], a, jnp.eye(len(a), dtype=a.dtype))
 
 
-def _regularised(a: Array) -> Array:
+def _regularised(a: F_nn) -> F_nn:
     """Returns the matrix a (n, n) with its diagonal raised by round-off."""
     return on_diagonal((1 + 64 * jnp.finfo(a.dtype).eps) * diagonal(a), a)
 
 
 @outlined
-def _semidefinite_factor(a: Array, active: Array) -> Array:
+def _semidefinite_factor(a: F_nn, active: B_n) -> F_nn:
     """Returns the factor of a (n, n) that `_solve_semidefinite` needs,
     in the rows and columns of the mask ``active`` (n,).
 
@@ -341,7 +342,7 @@ def _semidefinite_factor(a: Array, active: Array) -> Array:
 
 
 @outlined
-def _apply_semidefinite(a: Array, factor: Array, b: Array, active: Array) -> Array:
+def _apply_semidefinite(a: F_nn, factor: F_nn, b: F_n, active: B_n) -> F_n:
     """Computes what `_solve_semidefinite` does."""
     b, n = jnp.where(active, b, 0), len(b)
     if n > MAX_SWEPT:
@@ -359,7 +360,7 @@ def _apply_semidefinite(a: Array, factor: Array, b: Array, active: Array) -> Arr
 
 
 @jax.custom_jvp
-def _solve_semidefinite(rows: Array, columns: Array, a: Array, factor: Array, b: Array, active: Array) -> Array:
+def _solve_semidefinite(rows: F_nd, columns: F_dn, a: F_nn, factor: F_nn, b: F_n, active: B_n) -> F_n:
     """Solves a x = b (n,) in the rows and columns of the mask ``active`` (n,), where a = ``rows @ columns``;
     x is 0 in the others.
 
@@ -377,17 +378,17 @@ def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     return x, _solve_semidefinite(rows, columns, a, factor, change, active)
 
 
-def solve(a: Array, b: Array) -> Array:
+def solve(a: F_nn, b: Array) -> Array:
     """Solves a x = b for a general (n, n) matrix and b (n,) or (n, k)."""
     return jnp.linalg.solve(a, b)
 
 
-def inverse(a: Array) -> Array:
+def inverse(a: F_nn) -> F_nn:
     """Inverse of a general (n, n) matrix."""
     return solve(a, jnp.eye(a.shape[0], dtype=a.dtype))
 
 
-def inverse_without_pivoting(a: Array) -> Array:
+def inverse_without_pivoting(a: F_nn) -> F_nn:
     """Returns the inverse of an (n, n) matrix whose symmetric part is positive definite,
     by elimination without pivoting.
 
@@ -406,7 +407,7 @@ def inverse_without_pivoting(a: Array) -> Array:
     return a
 
 
-def solve_matrix_free(product: Callable[[Array], Array], b: Array) -> Array:
+def solve_matrix_free(product: Callable[[F_n], F_n], b: F_n) -> F_n:
     """Solves A x = b by conjugate gradients, given ``product(x) = A x`` of a symmetric positive semidefinite
     A (n, n) with b in its range.
 
@@ -434,7 +435,7 @@ def solve_matrix_free(product: Callable[[Array], Array], b: Array) -> Array:
     return lax.custom_linear_solve(product, b, solve, symmetric=True)
 
 
-def solve_near_identity(product: Callable[[Array], Array], b: Array) -> Array:
+def solve_near_identity(product: Callable[[F_n], F_n], b: F_n) -> F_n:
     """Solves P x = b by x <- x + b - P x, given ``product(x) = P x``, for P (n, n) near the identity; makes no
     iteration if P is the identity.
 

@@ -13,11 +13,13 @@ from jax import Array, lax
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
+from .array_types import B_n, F_n, F_nn
+
 # unknowns; twelve rows take a fifth of the instructions of a loop over rows (native code of a four-bar linkage, 8 rows)
 MAX_UNROLLED = 12
 
 
-def invert_semidefinite(a: Array, cut: float, sparse: bool = False) -> tuple[Array, Array]:
+def invert_semidefinite(a: F_nn, cut: float, sparse: bool = False) -> tuple[F_nn, F_n]:
     """Inverts a symmetric positive semidefinite matrix (n, n) in the rows that do not depend on earlier ones.
 
     Returns the inverse (n, n) and the pivots (n,), which are 0 in dependent rows. A row counts as dependent if its
@@ -34,7 +36,7 @@ def invert_semidefinite(a: Array, cut: float, sparse: bool = False) -> tuple[Arr
     return -swept, pivots
 
 
-def _sweep(a: Array, pivots: Array, here: Array, column: Array, limits: Array) -> tuple[Array, Array]:
+def _sweep(a: F_nn, pivots: F_n, here: B_n, column: F_n, limits: F_n) -> tuple[F_nn, F_n]:
     """Makes one step of Gauss-Jordan elimination on a symmetric matrix (Dempster's sweep operator); returns the new
     matrix and the new pivots.
 

@@ -16,6 +16,7 @@ import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike
 
+from ..jaxtools.array_types import I0, B_m, F_d, F_dm, F_dmk, F_dn, F_m, F_md, F_mk, F_mkd, F_mkk, F_mr, F_nd, I_m
 from ..jaxtools.empty import empty, nothing
 from .coefficients import OfSpeed
 from .some_contacts import SomeSlips
@@ -39,11 +40,11 @@ class FrictionInfo(NamedTuple):
     and the directions of slip as ``heading`` (m, d), see `Slip.heading`.
     """
 
-    impulse: Array
-    mode: Array
-    direction: Array
-    breaks: Array | None = None
-    heading: Array | None = None
+    impulse: F_mk
+    mode: I_m
+    direction: F_mk
+    breaks: B_m | None = None
+    heading: F_md | None = None
 
     @classmethod
     def none(cls, m: int, k: int, dtype: Any) -> FrictionInfo:
@@ -63,14 +64,14 @@ class Slip(NamedTuple):
     (m,) of the gaps, positive; None where they count as distances.
     """
 
-    jacobian: Array
-    response: Array
-    drift: Array
-    friction: Array
-    velocity: Array
-    static: Array | None = None
+    jacobian: F_mkd
+    response: F_dmk
+    drift: F_mk
+    friction: F_m
+    velocity: F_mk
+    static: F_m | None = None
     before: FrictionInfo | None = None
-    scale: Array | None = None
+    scale: F_m | None = None
 
     @classmethod
     def none(cls, m: int, d: int, dtype: Any) -> Slip:
@@ -84,7 +85,7 @@ class Slip(NamedTuple):
         return self.drift.shape[1]
 
     @classmethod
-    def at(cls, problem: Problem, metric: Any, t: ArrayLike, q: Array, v: Array, args: Any) -> Slip:
+    def at(cls, problem: Problem, metric: Any, t: ArrayLike, q: F_d, v: F_d, args: Any) -> Slip:
         """Linearises the slip at (t, q), with the responses of a `Metric` and the coefficients of
         friction at the velocity v (d,)."""
         if problem.gaps.local:
@@ -105,7 +106,7 @@ class Slip(NamedTuple):
 
     @classmethod
     def of_acceleration(
-        cls, problem: Problem, metric: Any, state: tuple, a: Array, args: Any, frame: Array | None = None
+        cls, problem: Problem, metric: Any, state: tuple, a: F_d, args: Any, frame: F_mkd | None = None
     ) -> Slip:
         """As `at`, at a ``state`` (t, q, v) and `onto` a ``frame``, with the acceleration of the slip under a
         (d,) in place of its velocity."""
@@ -114,7 +115,7 @@ class Slip(NamedTuple):
         _, swerve = jax.jvp(lambda t, q: problem.slip_velocity(t, q, v, args), (t, q), (jnp.ones_like(t), v))
         return slip._replace(velocity=slip.jacobian @ a + swerve).onto(frame)
 
-    def onto(self, frame: Array | None) -> Slip:
+    def onto(self, frame: F_mkd | None) -> Slip:
         """Returns the rows along tangents that are turned onto those of a place nearby, ``frame`` (m, 2, d);
         None leaves them as the problem has them."""
         if frame is None:
@@ -124,30 +125,30 @@ class Slip(NamedTuple):
         jacobian, drift, velocity = (turn_components(turn, x) for x in (self.jacobian, self.drift, self.velocity))
         return self._replace(jacobian=jacobian, response=response, drift=drift, velocity=velocity)
 
-    def of(self, v: Array) -> Array:
+    def of(self, v: F_d) -> F_mk:
         """Returns the slip velocities (m, k) at v (d,)."""
         return self.jacobian @ v + self.drift
 
-    def terms(self, v: Array) -> Array:
+    def terms(self, v: F_d) -> F_mk:
         """Returns |T| |v| (m, k), the magnitude of the terms in the slip velocities,
         from which their round-off follows."""
         return jnp.abs(self.jacobian) @ jnp.abs(v)
 
-    def heading(self, direction: Array) -> Array:
+    def heading(self, direction: F_mk) -> F_md:
         """Returns T' u (m, d) for directions of slip u (m, k), which the next step can use though its tangents
         may have turned (`along`)."""
         return jnp.einsum("mkd,mk->md", self.jacobian, direction)
 
-    def along(self, heading: Array) -> Array:
+    def along(self, heading: F_md) -> F_mk:
         """Returns the components (m, k) along these tangents of a `heading` (m, d): vectors in the directions of slip,
         not of unit length."""
         return jnp.einsum("mkd,md->mk", self.jacobian, heading)
 
-    def jump(self, impulse: Array) -> Array:
+    def jump(self, impulse: F_mk) -> F_d:
         """Returns the velocity jump M^-1 T' r (d,) of tangential impulses r (m, k)."""
         return jnp.tensordot(self.response, impulse, 2)
 
-    def push(self, impulse: Array) -> Array:
+    def push(self, impulse: F_mk) -> F_d:
         """Returns the generalised impulse T' r (d,) of tangential impulses r (m, k)."""
         return jnp.einsum("mkd,mk->d", self.jacobian, impulse)
 
@@ -155,7 +156,7 @@ class Slip(NamedTuple):
         """Returns a copy with the responses of another metric."""
         return self._replace(response=responses(metric, self.jacobian)) if self.k else self
 
-    def sliding(self, v: Array) -> Slip:
+    def sliding(self, v: F_d) -> Slip:
         """Returns a copy whose slip ``velocity`` is that at v (d,)."""
         return self._replace(velocity=self.of(v)) if self.k else self
 
@@ -163,20 +164,20 @@ class Slip(NamedTuple):
         """Returns the info of a step in which all these contacts are open, without impulses."""
         return still(self)
 
-    def rows(self, jacobian: Array) -> Array:
+    def rows(self, jacobian: F_md) -> F_nd:
         """Stacks the rows (m (1 + k), d) of all contacts: of each the gradient of its gap, from ``jacobian`` (m, d),
         and then its tangents."""
         m, k, d = self.jacobian.shape
         return jnp.concatenate([jacobian[:, None], self.jacobian], axis=1).reshape(m * (1 + k), d)
 
-    def responses(self, response: Array) -> Array:
+    def responses(self, response: F_dm) -> F_dn:
         """Stacks the velocity jumps (d, m (1 + k)) of unit impulses along `rows`,
         given the ``response`` (d, m) to normal ones."""
         d, m, k = self.response.shape
         return jnp.concatenate([response[:, :, None], self.response], axis=2).reshape(d, m * (1 + k))
 
 
-def tangents(problem: Problem, t: ArrayLike, q: Array, args: Any) -> Array:
+def tangents(problem: Problem, t: ArrayLike, q: F_d, args: Any) -> F_mkd:
     """Returns the tangents (m, k, d) of the contacts at (t, q): the gradients by v of the slip velocities,
     which are affine in v."""
     if isinstance(problem.slip, SomeSlips):
@@ -184,7 +185,7 @@ def tangents(problem: Problem, t: ArrayLike, q: Array, args: Any) -> Array:
     return jax.jacfwd(lambda v: problem.slip_velocity(t, q, v, args))(jnp.zeros_like(q))
 
 
-def normals(problem: Problem, t: ArrayLike, q: Array, args: Any) -> tuple[Array, Array] | None:
+def normals(problem: Problem, t: ArrayLike, q: F_d, args: Any) -> tuple[F_md, F_md] | None:
     """Returns the gradients by v (m, d) of the normal velocities that ``slip`` gives, and those of the gaps (m, d);
     None where it gives none."""
     normal = lambda v: problem.contact_velocity(t, q, v, args)[0]
@@ -193,7 +194,7 @@ def normals(problem: Problem, t: ArrayLike, q: Array, args: Any) -> tuple[Array,
     return jax.jacfwd(normal)(jnp.zeros_like(q)), jax.jacfwd(lambda x: problem.gaps(t, x, args))(q)
 
 
-def gap_scales(problem: Problem, t: ArrayLike, q: Array, args: Any) -> Array | None:
+def gap_scales(problem: Problem, t: ArrayLike, q: F_d, args: Any) -> F_m | None:
     """Returns the rates of the gaps at unit normal velocity (m,), 1 where a gap is a distance; None where ``slip``
     gives tangential velocities alone.
 
@@ -208,9 +209,7 @@ def gap_scales(problem: Problem, t: ArrayLike, q: Array, args: Any) -> Array | N
     return jnp.abs(jnp.sum(normal * gradient, axis=1)) / jnp.where(square > 0, square, 1)
 
 
-def distance_status(
-    problem: Problem, metric: Any, gradient: Array, closed: Array, t: ArrayLike, q: Array, args: Any
-) -> Array:
+def distance_status(problem: Problem, metric: Any, gradient: F_md, closed: B_m, t: ArrayLike, q: F_d, args: Any) -> I0:
     """Returns GAP_NOT_DISTANCE if friction at one of the ``closed`` contacts (m,) is seen to be
     wrong by the scale of its gap, ().
 
@@ -245,7 +244,7 @@ def turn_components(turn: Array, along: Array) -> Array:
     return jnp.einsum("mkl,ml...->mk...", turn, along)
 
 
-def turn_onto(frame: Array, jacobian: Array) -> Array:
+def turn_onto(frame: F_mkd, jacobian: F_mkd) -> F_mkk:
     """Returns the orthogonal matrices (m, 2, 2) that turn tangents ``jacobian`` (m, 2, d) onto those of a place nearby,
     ``frame`` (m, 2, d).
 
@@ -280,13 +279,13 @@ def remembered(slip: Any, info: FrictionInfo, breaks: Any) -> FrictionInfo:
     return info._replace(breaks=breaks, heading=lax.stop_gradient(slip.heading(info.direction)))
 
 
-def responses(metric: Any, jacobian: Array) -> Array:
+def responses(metric: Any, jacobian: F_mkd) -> F_dmk:
     """Returns M^-1 T' (d, m, k) for the tangents T ``jacobian`` (m, k, d)."""
     m, k, d = jacobian.shape
     return metric.solve(jacobian.reshape(m * k, d).T).reshape(d, m, k)
 
 
-def impulses_of(found: Any) -> Array:
+def impulses_of(found: Any) -> F_mr:
     """Returns the impulses (m, 1 + k) along all rows in the result ``found`` of a contact law,
     or in the `Info` of a step."""
     return jnp.concatenate([found.impulse[:, None], found.friction.impulse], axis=1)

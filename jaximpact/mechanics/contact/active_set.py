@@ -17,6 +17,7 @@ from jax import Array, lax
 from jax.scipy.linalg import cho_solve
 
 from ...jaxtools import linalg
+from ...jaxtools.array_types import B0, I0, B_m, F_m, F_mm
 from ...jaxtools.jacobians import SMALL
 from ...jaxtools.outlined import outlined
 from ..contacts import Contacts
@@ -68,7 +69,7 @@ class ActiveSet(ContactSolver):
         size = min(m, max(24, d + d // 2))
         return (FEW, size) if size > 32 else (size,)
 
-    def impulses(self, contacts: Contacts, offset: Array, tolerance: Array, guess: Array) -> Impulses:
+    def impulses(self, contacts: Contacts, offset: F_m, tolerance: Array | float, guess: F_m) -> Impulses:
         """Solves as `ContactSolver.impulses`; the initial active set is that of the non-zero impulses in ``guess``,
         if there are any."""
         m, d = contacts.shape
@@ -85,19 +86,19 @@ class ActiveSet(ContactSolver):
 class Attempt(NamedTuple):
     """Result of one attempt at a contact problem: impulses (m,), whether they solve it, iterations and status bits."""
 
-    impulse: Array
-    solved: Array
-    iterations: Array
-    status: Array
+    impulse: F_m
+    solved: B0
+    iterations: I0
+    status: I0
 
 
-def solves(a: Array, b: Array, x: Array, tolerance: Array) -> Array:
+def solves(a: F_mm, b: F_m, x: F_m, tolerance: Array | float) -> B0:
     """Tests whether impulses x >= 0 (m,) solve 0 <= x _|_ a x + b >= 0 to the tolerance or round-off, ()."""
     residual = jnp.abs(jnp.minimum(a @ x + b, linalg.diagonal(a) * x))
     return jnp.all(residual <= jnp.maximum(tolerance, 32 * jnp.finfo(b.dtype).eps * (jnp.abs(a) @ x + jnp.abs(b))))
 
 
-def guess_active_set(a: Array, b: Array, tolerance: Array, start: Attempt, most: int) -> Attempt:
+def guess_active_set(a: F_mm, b: F_m, tolerance: Array | float, start: Attempt, most: int) -> Attempt:
     """Makes a few iterations of the primal-dual active-set method (M. Hintermueller, K. Ito, K.
     Kunisch, SIAM J. Optim. 13 (2002)).
 
@@ -110,7 +111,7 @@ def guess_active_set(a: Array, b: Array, tolerance: Array, start: Attempt, most:
     diagonal, none = linalg.diagonal(a), jnp.zeros_like(a)
     shifted = diagonal + jnp.maximum(1e-12, 64 * jnp.finfo(b.dtype).eps) * diagonal
 
-    def body(carry: tuple[Array, Attempt]) -> tuple[Array, Attempt]:
+    def body(carry: tuple[B_m, Attempt]) -> tuple[B_m, Attempt]:
         closed, now = carry
         rows, columns = (lax.broadcast_in_dim(closed, a.shape, (axis,)) for axis in (0, 1))
         matrix = linalg.on_diagonal(jnp.where(closed, shifted, 1), lax.select(rows & columns, a, none))
@@ -123,7 +124,7 @@ def guess_active_set(a: Array, b: Array, tolerance: Array, start: Attempt, most:
         closed = jnp.where(closed, x > 0, a @ x + b < -tolerance)
         return closed, Attempt(impulse, solved, now.iterations + 1, now.status)
 
-    def continues(carry: tuple[Array, Attempt]) -> Array:
+    def continues(carry: tuple[B_m, Attempt]) -> B0:
         _, now = carry
         return ~now.solved & (now.iterations < GUESSES)
 
@@ -134,7 +135,7 @@ def guess_active_set(a: Array, b: Array, tolerance: Array, start: Attempt, most:
 
 
 def pivot_and_refine(
-    a: Array, b: Array, tolerance: Array, start: Attempt, pivots: Callable[..., Impulses] | None = None
+    a: F_mm, b: F_m, tolerance: Array | float, start: Attempt, pivots: Callable[..., Impulses] | None = None
 ) -> Impulses:
     """Solves 0 <= x _|_ a x + b >= 0 by the dual active-set method, then by proximal iterations until
     the residual is small enough.
@@ -145,7 +146,7 @@ def pivot_and_refine(
     """
     shift = jnp.maximum(PROXIMAL, 64 * jnp.finfo(b.dtype).eps) * linalg.diagonal(a)
 
-    def body(carry: tuple[Array, Attempt]) -> tuple[Array, Attempt]:
+    def body(carry: tuple[I0, Attempt]) -> tuple[I0, Attempt]:
         k, now = carry
         r = jnp.where(k == 0, 0.0, shift)
         found = (pivots or dual_active_set)(
@@ -154,7 +155,7 @@ def pivot_and_refine(
         solved = solves(a, b, found.impulse, tolerance)
         return k + 1, Attempt(found.impulse, solved, now.iterations + found.iterations, found.status)
 
-    def continues(carry: tuple[Array, Attempt]) -> Array:
+    def continues(carry: tuple[I0, Attempt]) -> B0:
         k, now = carry
         feasible = (now.status & int(Status.CONTACTS_NOT_SOLVED)) == 0
         return ~now.solved & (k <= PROXIMAL_STEPS) & feasible
@@ -167,7 +168,7 @@ _solve_by_pivots = outlined(pivot_and_refine)
 
 
 @outlined
-def enumerate_sets(a: Array, b: Array) -> Impulses:
+def enumerate_sets(a: F_mm, b: F_m) -> Impulses:
     """Solves 0 <= x _|_ a x + b >= 0 by trying all 2^m active sets, in unrolled code, for m <= 3;
     returns the one of least residual."""
     m = b.shape[0]
@@ -190,7 +191,7 @@ def enumerate_sets(a: Array, b: Array) -> Impulses:
     return Impulses(impulse, jnp.ones((), jnp.int32), as_status(infeasible, Status.CONTACTS_NOT_SOLVED))
 
 
-def dual_active_set(a: Array, b: Array, tolerance: Array) -> Impulses:
+def dual_active_set(a: F_mm, b: F_m, tolerance: Array | float) -> Impulses:
     """Solves 0 <= x _|_ a x + b >= 0 by the method of Goldfarb and Idnani on the
     principal-pivot tableau p = T y + beta.
 
@@ -207,7 +208,7 @@ def dual_active_set(a: Array, b: Array, tolerance: Array) -> Impulses:
     # a violation within round-off is none: dependent constraints would enter and leave for ever
     threshold = jnp.maximum(0.1 * tolerance, 8 * eps * size)
 
-    def pivot(t: Array, beta: Array, k: Array) -> tuple[Array, Array]:
+    def pivot(t: F_mm, beta: F_m, k: I0) -> tuple[F_mm, F_m]:
         p, row, column = t[k, k], t[k], t[:, k]
         t_new = t - jnp.outer(column, row) / p
         beta_new = beta - column * (beta[k] / p)
@@ -240,7 +241,7 @@ def dual_active_set(a: Array, b: Array, tolerance: Array) -> Impulses:
         unfinished = (r_new >= 0) | jnp.any(~active & (beta < -threshold))
         return count + 1, t, beta, active, r_new, unfinished & ~stuck, violated
 
-    def continues(carry: tuple) -> Array:
+    def continues(carry: tuple) -> B0:
         count, *_, unfinished, _ = carry
         return unfinished & (count < limit)
 

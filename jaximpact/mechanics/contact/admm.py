@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from ...jaxtools.array_types import B0, F0, I0, B_m, F_m, F_mr, F_nn
 from ..contacts import Contacts
 from .active_set import Attempt, guess_active_set
 from .friction.cone_solver import frictional_impulses
@@ -48,12 +49,12 @@ class ADMM(ContactSolver):
     warm_starts = False
 
     def frictional_impulses(
-        self, delassus: Array, offset: Array, friction: Array, guess: Array, candidates: Array, tolerance: Array
-    ) -> tuple[Array, Array, Array]:
+        self, delassus: F_nn, offset: F_mr, friction: Array, guess: F_mr, candidates: B_m, tolerance: Array | float
+    ) -> tuple[F_mr, I0, F0]:
         method, limit = partial(admm, relaxation=self.relaxation), self.max_iterations
         return frictional_impulses(delassus, offset, friction, guess, candidates, tolerance, limit, method)
 
-    def impulses(self, contacts: Contacts, offset: Array, tolerance: Array, guess: Array) -> Impulses:
+    def impulses(self, contacts: Contacts, offset: F_m, tolerance: Array | float, guess: F_m) -> Impulses:
         diagonal, present, root, scale = unit_scaling(contacts)
         a = scale[:, None] * contacts.delassus() * scale[None, :]
         b = jnp.where(present, offset * scale, 1)
@@ -63,14 +64,14 @@ class ADMM(ContactSolver):
         smallest = jnp.min(jnp.where(values > 1e-6 * largest, values, jnp.inf), initial=jnp.inf)
         penalty = jnp.sqrt(jnp.where(jnp.isfinite(smallest), smallest * largest, 1.0))
 
-        def resolvent(x: Array) -> Array:
+        def resolvent(x: F_m) -> F_m:
             return vectors @ ((vectors.T @ x) / (values + penalty))
 
-        def excess(z: Array) -> Array:
+        def excess(z: F_m) -> F0:
             velocity = jnp.where(present, root * (a @ z + b), offset)
             return jnp.max(complementarity(velocity, scale * z, diagonal) / tolerance, initial=0.0)
 
-        def iterate(_: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        def iterate(_: I0, carry: tuple[F_m, F_m]) -> tuple[F_m, F_m]:
             z, u = carry
             x = resolvent(penalty * (z - u) - b)
             relaxed = self.relaxation * x + (1 - self.relaxation) * z
@@ -87,7 +88,7 @@ class ADMM(ContactSolver):
                 best, reached = jnp.where(left < reached, x, best), jnp.minimum(left, reached)
             return count + more, z, u, best, reached, tried.solved
 
-        def continues(carry: tuple) -> Array:
+        def continues(carry: tuple) -> B0:
             count, *_, reached, solved = carry
             return (reached > 1) & ~solved & (count < self.max_iterations)
 

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from ...jaxtools.array_types import B0, F0, I0, B_m, F_m, F_mr
 from ..contacts import Contacts
 from .solver import ContactSolver, Impulses, complementarity, unit_scaling
 
@@ -47,23 +48,23 @@ class ConjugateGradients(ContactSolver):
     max_linearisations: int = 50
     max_iterations: int = field(default=50000, metadata={"static": True})
 
-    def impulses(self, contacts: Contacts, offset: Array, tolerance: Array, guess: Array) -> Impulses:
+    def impulses(self, contacts: Contacts, offset: F_m, tolerance: Array | float, guess: F_m) -> Impulses:
         # with a margin, as the residual is computed again by the caller with other rounding
         tolerance = jnp.broadcast_to(0.5 * tolerance, offset.shape)
         impulse, count, jump = contacts.walked(self._products, offset, tolerance, guess, self.max_iterations)
         return Impulses(impulse, count, jnp.zeros((), jnp.int32), jump)
 
     def frictional_impulses_of_list(
-        self, contacts: Any, offset: Array, candidates: Array, allowed: Array, guess: Array
-    ) -> tuple[Array, Array]:
+        self, contacts: Any, offset: F_mr, candidates: B_m, allowed: F_m, guess: F_mr
+    ) -> tuple[F_mr, I0]:
         by_products = super().frictional_impulses_of_list
 
-        def products(offset: Array, guess: Array) -> tuple[Array, Array]:
+        def products(offset: F_mr, guess: F_mr) -> tuple[F_mr, I0]:
             return by_products(contacts, offset, candidates, allowed, guess)
 
         return contacts.swept(products, offset, candidates, allowed, guess, self.max_iterations)
 
-    def _products(self, contacts: Contacts, offset: Array, tolerance: Array, guess: Array) -> tuple[Array, Array]:
+    def _products(self, contacts: Contacts, offset: F_m, tolerance: F_m, guess: F_m) -> tuple[F_m, I0]:
         """Solves by MPRGP in operations of jax, where there is no native code;
         returns impulses (m,) and the number of iterations.
 
@@ -74,13 +75,13 @@ class ConjugateGradients(ContactSolver):
         b = scale * offset
         step = STEP / _largest(product, jnp.where(present, 1 + 0.3 * (jnp.arange(len(b)) % 5).astype(b.dtype), 0))
 
-        def measured(x: Array, g: Array) -> tuple[Array, Array, Array]:
+        def measured(x: F_m, g: F_m) -> tuple[F0, F0, F0]:
             velocity = jnp.where(present, root * g, offset)
             residual = jnp.max(complementarity(velocity, scale * x, diagonal) / tolerance, initial=0.0)
             chopped = jnp.where(x > 0, 0, jnp.minimum(g, 0))
             return residual, jnp.sum(jnp.where(x > 0, g * jnp.minimum(g, x / step), 0)), chopped @ chopped
 
-        def fresh(x: Array) -> _Face:
+        def fresh(x: F_m) -> _Face:
             g = product(x) + b
             return _Face(x, g, jnp.where(x > 0, g, 0), jnp.array(True), *measured(x, g))
 
@@ -103,14 +104,14 @@ class ConjugateGradients(ContactSolver):
 
             return lax.cond((curvature > 0) & (length <= longest), inside, beyond, now)
 
-        def body(carry: tuple[Array, _Face]) -> tuple[Array, _Face]:
+        def body(carry: tuple[I0, _Face]) -> tuple[I0, _Face]:
             count, now = carry
             change = lambda now: fresh(jnp.maximum(now.x - step * now.g, 0))
             again = lambda now: fresh(now.x)
             which = jnp.where(now.residual <= 1, 0, jnp.where(now.chopped <= now.free, 1, 2))
             return count + 1, lax.switch(which, (again, on_face, change), now)
 
-        def continues(carry: tuple[Array, _Face]) -> Array:
+        def continues(carry: tuple[I0, _Face]) -> B0:
             count, now = carry
             known = jnp.isfinite(now.free + now.chopped)
             return ((now.residual > 1) | ~now.exact) & known & (count < self.max_iterations)
@@ -128,20 +129,20 @@ class _Face(NamedTuple):
     entries where x = 0 would increase in a gradient step.
     """
 
-    x: Array
-    g: Array
-    p: Array
-    exact: Array
-    residual: Array
-    free: Array
-    chopped: Array
+    x: F_m
+    g: F_m
+    p: F_m
+    exact: B0
+    residual: F0
+    free: F0
+    chopped: F0
 
 
-def _largest(product: Callable[[Array], Array], x: Array) -> Array:
+def _largest(product: Callable[[F_m], F_m], x: F_m) -> F0:
     """Estimates the largest eigenvalue of A by the power method from x (m,), with a margin above it;
     ``product(x)`` is A x."""
 
-    def body(_: int, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+    def body(_: int, carry: tuple[F_m, F0]) -> tuple[F_m, F0]:
         x = carry[0]
         y = product(x)
         value = (x @ y) / jnp.maximum(x @ x, jnp.finfo(x.dtype).tiny)

@@ -13,6 +13,7 @@ from jax.typing import ArrayLike
 
 from ...jaxtools import linalg
 from ...jaxtools.argument_checks import check_kind, is_traced
+from ...jaxtools.array_types import B0, F0, I0, F_m, F_mm, F_mr, F_nn
 from ...jaxtools.derivative_rules import implicit_root
 from ..contacts import Contacts
 from ..status import Status, as_status
@@ -32,9 +33,9 @@ class ContactSolution(NamedTuple):
 
     impulse: Array
     velocity: Array
-    residual: Array
-    iterations: Array
-    status: Array
+    residual: F0
+    iterations: I0
+    status: I0
 
 
 def solve_contact(
@@ -121,7 +122,7 @@ def _check_semidefinite(a: np.ndarray) -> None:
         )
 
 
-def _is_semidefinite(a: Array) -> Array:
+def _is_semidefinite(a: F_mm) -> B0:
     """Whether a matrix (m, m) is symmetric and positive semidefinite, up to round-off, ()."""
     small = _rounding(a, jnp)
     factor = linalg.factorise(a + (small + jnp.finfo(a.dtype).tiny) * jnp.eye(len(a), dtype=a.dtype))
@@ -129,7 +130,7 @@ def _is_semidefinite(a: Array) -> Array:
     return jnp.all(jnp.abs(a - a.T) <= small) & jnp.all(jnp.isfinite(pivots) & (pivots > 0))
 
 
-def _on_cones(a: Array, b: Array, friction: Any, solver: ContactSolver, start: Array) -> ContactSolution:
+def _on_cones(a: F_nn, b: F_mr, friction: Any, solver: ContactSolver, start: F_mr) -> ContactSolution:
     speed = jnp.max(jnp.abs(lax.stop_gradient(b)), initial=0.0)
     allowed = solver.allowed(speed)
     candidates = jnp.ones(b.shape[0], bool)
@@ -142,10 +143,10 @@ def _on_cones(a: Array, b: Array, friction: Any, solver: ContactSolver, start: A
     )
 
 
-def _on_half_lines(a: Array, b: Array, solver: ContactSolver, start: Array) -> ContactSolution:
+def _on_half_lines(a: F_mm, b: F_m, solver: ContactSolver, start: F_m) -> ContactSolution:
     diagonal = jnp.diagonal(a)
 
-    def solve(_: Callable, start: Array) -> tuple[Array, Array]:
+    def solve(_: Callable, start: F_m) -> tuple[F_m, Array]:
         known, offset = lax.stop_gradient((a, b))
         # unit masses that are pushed by G = 1: the response is the matrix
         contacts = Contacts.of(jnp.zeros_like(offset), jnp.eye(offset.size, dtype=offset.dtype), known)
@@ -153,10 +154,10 @@ def _on_half_lines(a: Array, b: Array, solver: ContactSolver, start: Array) -> C
         counts = jnp.stack([found.iterations, found.status]).astype(offset.dtype)  # carried as real numbers
         return found.impulse, counts
 
-    def equations(x: Array) -> Array:
+    def equations(x: F_m) -> F_m:
         return jnp.where(lax.stop_gradient(x) > 0, a @ x + b, x)
 
-    def tangent(linear: Callable, y: Array) -> Array:
+    def tangent(linear: Callable, y: F_m) -> F_m:
         matrix: Any = jax.jacfwd(linear)(jnp.zeros_like(y))
         # dependent contacts: a shift by round-off, and one step of refinement
         shift = 64 * jnp.finfo(y.dtype).eps * jnp.max(jnp.abs(matrix), initial=0.0)

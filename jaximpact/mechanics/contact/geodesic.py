@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ...jaxtools import linalg
+from ...jaxtools.array_types import B0, F0, F_d, F_m
 from ..linearisation import Metric
 from ..problem import Problem
 from ..status import Status, as_status
@@ -23,13 +24,13 @@ from .solver import ContactSolver, closing_speed
 SUBSTEPS = 2  # RK4 steps along a geodesic whose length is O(h): error O(h^5)
 
 
-def geodesic(problem: Problem, z: Array, w: Array, args: Any) -> Array:
+def geodesic(problem: Problem, z: F_d, w: F_d, args: Any) -> F_d:
     """Returns the end point (d,) of the geodesic of the metric M from z with initial velocity w, at parameter 1."""
 
-    def kinetic(q: Array, v: Array) -> Array:
+    def kinetic(q: F_d, v: F_d) -> F0:
         return 0.5 * v @ Metric.at(problem, q, args).times(v)
 
-    def rate(q: Array, v: Array) -> tuple[Array, Array]:
+    def rate(q: F_d, v: F_d) -> tuple[F_d, F_d]:
         metric = Metric.at(problem, q, args)
         _, drift = jax.jvp(lambda x: Metric.at(problem, x, args).times(v), (q,), (v,))
         return v, metric.solve(jax.grad(kinetic)(q, v) - drift)
@@ -66,10 +67,10 @@ def project_geodesic(solver: ContactSolver, problem: Problem, target: Target, ar
     scale, w = target.scale, target.base + target.increment
     d, dtype = w.shape[0], w.dtype
 
-    def gap(x: Array) -> Array:
+    def gap(x: F_d) -> F0:
         return problem.gaps(target.time, x, args)[0]
 
-    def defects(x: tuple[Array, Array], active: Any) -> tuple[Array, Array]:
+    def defects(x: tuple[F_d, F0], active: Any) -> tuple[F_d, F0]:
         # unknowns: jump = (Z - W)/scale and the speed s/scale along the normal
         jump, speed = x
         z = w + scale * jump
@@ -102,7 +103,7 @@ def project_geodesic(solver: ContactSolver, problem: Problem, target: Target, ar
             x = x - linalg.solve(matrix, value)
             return k + 1, x, *linearised(x)
 
-        def continues(carry: tuple) -> Array:
+        def continues(carry: tuple) -> B0:
             k, _, value, _ = carry
             return outside & (k < solver.max_linearisations) & (jnp.max(jnp.abs(value)) > tolerance)
 
@@ -116,7 +117,7 @@ def project_geodesic(solver: ContactSolver, problem: Problem, target: Target, ar
         status = as_status(~(residual <= tolerance), Status.CONTACTS_NOT_SOLVED)
         return (x[:-1], x[-1:]), (residual, k, status)
 
-    def residual(x: tuple[Array, Array]) -> tuple[Array, Array]:
+    def residual(x: tuple[F_d, F_m]) -> tuple[F_d, F_m]:
         return defects(x, lax.stop_gradient(x[1]) > 0)
 
     found = reaction(residual, solve, d, 1, dtype)

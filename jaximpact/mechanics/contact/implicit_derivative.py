@@ -8,10 +8,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from ...jaxtools import linalg
+from ...jaxtools.array_types import F_d, F_m
 from ...jaxtools.derivative_rules import implicit_root
 from ...jaxtools.linalg import solve_matrix_free, solve_near_identity
 from ..contacts import Contacts
@@ -53,7 +54,7 @@ def reaction(
     return Reaction(jump, impulse, impulse > 0, error, *numbers, FrictionInfo.none(m, 0, dtype))
 
 
-def _tangent(linear: Callable, y: tuple[Array, Array]) -> tuple[Array, Array]:
+def _tangent(linear: Callable, y: tuple[F_d, F_m]) -> tuple[F_d, F_m]:
     """Solves ``linear(x) = y`` for x = (jump, impulse) by block elimination.
 
     Reverse mode transposes this function, which must therefore be linear in y:
@@ -71,7 +72,7 @@ def _tangent(linear: Callable, y: tuple[Array, Array]) -> tuple[Array, Array]:
     return unravel(jnp.concatenate([upper - coupling @ lower, lower]))
 
 
-def _tangent_of_acting(contacts: Contacts, linear: Callable, y: tuple[Array, Array]) -> tuple[Array, Array]:
+def _tangent_of_acting(contacts: Contacts, linear: Callable, y: tuple[F_d, F_m]) -> tuple[F_d, F_m]:
     """Solves ``linear(x) = y`` for x = (jump, impulse) by the Delassus matrix of the acting contacts.
 
     ``linear`` is (jump - R impulse, G jump of acting contacts and impulse of the others),
@@ -84,7 +85,7 @@ def _tangent_of_acting(contacts: Contacts, linear: Callable, y: tuple[Array, Arr
     return y[0] + contacts.jump(impulse), impulse
 
 
-def _tangent_by_products(linear: Callable, y: tuple[Array, Array]) -> tuple[Array, Array]:
+def _tangent_by_products(linear: Callable, y: tuple[F_d, F_m]) -> tuple[F_d, F_m]:
     """Solves ``linear(x) = y`` for x = (jump, impulse) by conjugate gradients.
 
     ``linear`` is (P jump - R impulse, G jump of closed contacts and impulse of open ones), with the response R = M^-1

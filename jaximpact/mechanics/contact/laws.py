@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ...jaxtools import linalg
+from ...jaxtools.array_types import F0, I0, B_m, F_d, F_m, F_mr
 from ..contacts import Contacts
 from ..friction import FrictionInfo
 from ..impact_law import NO_PUSH
@@ -33,16 +34,16 @@ class Reaction(NamedTuple):
     summed over linearisations; ``status`` bits; ``friction``.
     """
 
-    jump: Array
-    impulse: Array
-    acts: Array
-    residual: Array
-    iterations: Array
-    status: Array
+    jump: F_d
+    impulse: F_m
+    acts: B_m
+    residual: F0
+    iterations: I0
+    status: I0
     friction: FrictionInfo
 
     @classmethod
-    def exact(cls, jump: Array, impulse: Array, acts: Array, friction: FrictionInfo | None = None) -> Reaction:
+    def exact(cls, jump: F_d, impulse: F_m, acts: B_m, friction: FrictionInfo | None = None) -> Reaction:
         """Makes a reaction with residual 0, no iterations and no status bits; ``friction``:
         by default that of contacts that do not rub."""
         zero = jnp.zeros((), jnp.int32)
@@ -57,7 +58,7 @@ class Reaction(NamedTuple):
         return Reaction(self.jump + second.jump, self.impulse + second.impulse, acts, residual, *counts, friction)
 
     @classmethod
-    def none(cls, d: int, acts: Array, dtype: Any, friction: FrictionInfo | None = None) -> Reaction:
+    def none(cls, d: int, acts: B_m, dtype: Any, friction: FrictionInfo | None = None) -> Reaction:
         """Makes a reaction without impulses, in which contacts ``acts`` (m,) should have one;
         ``friction`` as in `exact`."""
         return cls.exact(jnp.zeros(d, dtype), jnp.zeros(acts.shape, dtype), acts, friction)
@@ -75,13 +76,13 @@ class Target:
     constraint, along a geodesic of the metric.
     """
 
-    time: Array
-    base: Array
-    increment: Array
-    scale: Array
+    time: F0
+    base: F_d
+    increment: F_d
+    scale: F0
     normal: str = field(default="implicit", metadata={"static": True})
 
-    def point(self, jump: Array) -> Array:
+    def point(self, jump: F_d) -> F_d:
         """Returns the position Z (d,) for a velocity jump (d,); the small terms are added first,
         which keeps their accuracy."""
         return self.base + (self.increment + self.scale * jump)
@@ -95,7 +96,7 @@ class ContactLaw(abc.ABC):
 
     @abc.abstractmethod
     def velocity(
-        self, contacts: Contacts, offset: Array, candidates: Array | None = None, push: Array = NO_PUSH
+        self, contacts: Contacts, offset: F_m, candidates: B_m | None = None, push: Array = NO_PUSH
     ) -> Reaction:
         """Solves 0 <= L - push _|_ A L + offset >= 0 for the impulses L of the contacts ``candidates`` (m,) bool,
         by default all; others get none.
@@ -108,7 +109,7 @@ class ContactLaw(abc.ABC):
     def position(self, problem: Problem, metric: Metric, target: Target, args: Any) -> Reaction:
         """Projects a target onto the admissible positions, in a constant metric."""
 
-    def beginning(self, guess: Array) -> ContactLaw:
+    def beginning(self, guess: F_mr) -> ContactLaw:
         """Returns a copy whose solver starts from the impulses ``guess`` (m, 1 + k)."""
         return self
 
@@ -117,7 +118,7 @@ class ContactLaw(abc.ABC):
         so that impulses of listed contacts with friction need none."""
         return self
 
-    def resolution(self, pushed: Array) -> Any:
+    def resolution(self, pushed: F_m) -> Array | float:
         """Returns the magnitude () up to which a gap velocity may be an error that the solver's tolerance allows;
         zero for exact laws.
 
@@ -125,7 +126,7 @@ class ContactLaw(abc.ABC):
         """
         return 0.0
 
-    def acting(self, contacts: Contacts, offset: Array, candidates: Array) -> tuple[Array, Array]:
+    def acting(self, contacts: Contacts, offset: F_m, candidates: B_m) -> tuple[B_m, I0]:
         """Returns the mask (m,) of the contacts to which `velocity` gives impulses, and status bits (),
         without derivatives.
 
@@ -136,7 +137,7 @@ class ContactLaw(abc.ABC):
         return found.acts, found.status
 
 
-def restrict_problem(contacts: Contacts, offset: Array, candidates: Array | None) -> tuple[Contacts, Array]:
+def restrict_problem(contacts: Contacts, offset: F_m, candidates: B_m | None) -> tuple[Contacts, F_m]:
     """Restricts a contact problem to the contacts ``candidates`` (m,), None for all: the others get gradient zero and a
     positive offset, and stay open."""
     if candidates is None:
@@ -155,7 +156,7 @@ class Open(ContactLaw):
     """
 
     def velocity(
-        self, contacts: Contacts, offset: Array, candidates: Array | None = None, push: Array = NO_PUSH
+        self, contacts: Contacts, offset: F_m, candidates: B_m | None = None, push: Array = NO_PUSH
     ) -> Reaction:
         acts = ~(offset >= 0)  # NaN acts
         acts = acts if candidates is None else acts & candidates
@@ -178,13 +179,13 @@ class Held(ContactLaw):
     it is that of the free step.
     """
 
-    closed: Array
-    impulse: Array
-    point: Array
+    closed: B_m
+    impulse: F_m
+    point: F_d
     friction: FrictionInfo | None = None
 
     def velocity(
-        self, contacts: Contacts, offset: Array, candidates: Array | None = None, push: Array = NO_PUSH
+        self, contacts: Contacts, offset: F_m, candidates: B_m | None = None, push: Array = NO_PUSH
     ) -> Reaction:
         # steps are differentiated without restitution, which `saltation` adds
         if contacts.slip.k:
@@ -193,7 +194,7 @@ class Held(ContactLaw):
         velocity = offset + contacts.velocity(contacts.jump(self.impulse))
         return self._found(contacts, contacts.balance(), contacts.diagonal(), velocity)
 
-    def _with_friction(self, contacts: Contacts, offset: Array, candidates: Array | None) -> Reaction:
+    def _with_friction(self, contacts: Contacts, offset: F_m, candidates: B_m | None) -> Reaction:
         """Returns what `velocity` does, for contacts with friction, by one Newton step from the known impulses.
 
         Contacts keep their modes in it; in the plane, and where slip comes to rest in the step,
@@ -230,7 +231,7 @@ class Held(ContactLaw):
         balance = lambda offset, closed: linalg.solve_among(rows, response, -offset, closed)
         return self._found(contacts, balance, jnp.sum(rows * response.T, axis=1), gap / target.scale)
 
-    def _found(self, contacts: Contacts, balance: Callable, diagonal: Array, velocity: Array) -> Reaction:
+    def _found(self, contacts: Contacts, balance: Callable, diagonal: F_m, velocity: F_m) -> Reaction:
         closed = self.closed & (diagonal > 0)
         change = balance(velocity, closed)
         impulse = self.impulse + (change - lax.stop_gradient(change))

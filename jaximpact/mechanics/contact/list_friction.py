@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import lax
 
+from ...jaxtools.array_types import B_m, F_m, F_mr
 from ...jaxtools.derivative_rules import guard_derivative
 from ..friction import FrictionInfo, remembered
 from ..status import Status, as_status
@@ -20,7 +21,7 @@ NO_DERIVATIVE_OF_LISTS = "bodies in lists with friction have no derivative: use 
 
 
 def solve_friction_of_list(
-    solver: ContactSolver, guess: Array | None, contacts: Any, offset: Array, candidates: Array | None, constant: bool
+    solver: ContactSolver, guess: F_mr | None, contacts: Any, offset: F_m, candidates: B_m | None, constant: bool
 ) -> Reaction:
     """Solves the contact problem of listed bodies with friction, by products with the rows of ``contacts``.
 

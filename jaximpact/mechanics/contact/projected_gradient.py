@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from ...jaxtools.array_types import B0, F0, I0, B_m, F_m, F_mr, F_nn
 from ..contacts import Contacts
 from .friction.cone_solver import frictional_impulses
 from .friction.cone_splitting import projected_gradient
@@ -47,21 +48,21 @@ class ProjectedGradient(ContactSolver):
         return (min(m, max(64, 4 * d)),)
 
     def frictional_impulses(
-        self, delassus: Array, offset: Array, friction: Array, guess: Array, candidates: Array, tolerance: Array
-    ) -> tuple[Array, Array, Array]:
+        self, delassus: F_nn, offset: F_mr, friction: Array, guess: F_mr, candidates: B_m, tolerance: Array | float
+    ) -> tuple[F_mr, I0, F0]:
         method, limit = projected_gradient, self.max_iterations
         return frictional_impulses(delassus, offset, friction, guess, candidates, tolerance, limit, method)
 
-    def impulses(self, contacts: Contacts, offset: Array, tolerance: Array, guess: Array) -> Impulses:
+    def impulses(self, contacts: Contacts, offset: F_m, tolerance: Array | float, guess: F_m) -> Impulses:
         diagonal, present, root, scale = unit_scaling(contacts)
 
-        def delassus(x: Array) -> Array:
+        def delassus(x: F_m) -> F_m:
             return scale * contacts.velocity(contacts.jump(scale * x))
 
         b = scale * offset
         eps = jnp.finfo(b.dtype).eps
 
-        def excess(x: Array, ax: Array) -> Array:
+        def excess(x: F_m, ax: F_m) -> F0:
             # A x + b back in gap velocities; impulse times diagonal likewise
             found = complementarity(jnp.where(present, root * (ax + b), offset), scale * x, diagonal)
             return jnp.max(found / tolerance, initial=0.0)
@@ -85,7 +86,7 @@ class ProjectedGradient(ContactSolver):
             x, ax, y, ay = choose(new, x), choose(a_new, ax), choose(y_new, y), choose(ay_new, ay)
             return count + 1, x, ax, y, ay, choose(bound, bound_new), choose(weight_next, weight), excess(x, ax)
 
-        def continues(carry: tuple) -> Array:
+        def continues(carry: tuple) -> B0:
             return (carry[-1] > 1) & (carry[0] < self.max_iterations)
 
         one = jnp.ones((), b.dtype)

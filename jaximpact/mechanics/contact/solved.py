@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from ...jaxtools.array_types import B0, F0, I0, B_m, F_d, F_m, F_md, F_mk, F_mr, F_s, I_m, I_s
 from ...jaxtools.jacobians import SMALL
 from ..contacts import Contacts
 from ..friction import FrictionInfo, remembered
@@ -44,7 +45,7 @@ class Solved(ContactLaw):
     """Law whose impulses are computed by a contact solver; the derivative keeps the acting contacts closed."""
 
     solver: ContactSolver
-    guess: Array | None = None  # impulses (m, 1 + k) to begin with
+    guess: F_mr | None = None  # impulses (m, 1 + k) to begin with
     couples: bool = field(default=True, metadata={"static": True})  # whether IMPULSES_COUPLED is set
     # whether a small working set is tried first, which is faster, but makes the program longer
     small_sets: bool = field(default=True, metadata={"static": True})
@@ -53,7 +54,7 @@ class Solved(ContactLaw):
     solves: ClassVar[bool] = True
 
     def velocity(
-        self, contacts: Contacts, offset: Array, candidates: Array | None = None, push: Array = NO_PUSH
+        self, contacts: Contacts, offset: F_m, candidates: B_m | None = None, push: Array = NO_PUSH
     ) -> Reaction:
         """Solves the contact problem on a working set, and again on a larger one while a
         contact outside it is violated."""
@@ -74,7 +75,7 @@ class Solved(ContactLaw):
         problem = kind(self.solver, contacts, offset, self.normal_guess, self.couples, self.small_sets)
         return reaction(problem.residual, problem.solve, d, m, offset.dtype, contacts.dense, contacts)
 
-    def _with_friction(self, contacts: Contacts, offset: Array, candidates: Array | None, push: Array) -> Reaction:
+    def _with_friction(self, contacts: Contacts, offset: F_m, candidates: B_m | None, push: Array) -> Reaction:
         """Solves the contact problem on Coulomb's cones; its derivative keeps the modes of the contacts."""
         candidates = jnp.ones(contacts.shape[0], bool) if candidates is None else candidates
         slip = contacts.slip
@@ -90,12 +91,12 @@ class Solved(ContactLaw):
             pushed = jnp.max(cones.scales()[:, None] * jnp.abs(known))
             guess = jnp.where(pushed <= COMPARABLE * largest, known, 0)
 
-        def solve(cones: ConeProblem) -> tuple[Array, ConeProblem, Array, Array]:
+        def solve(cones: ConeProblem) -> tuple[F_mr, ConeProblem, I0, F0]:
             one = partial(self.solver.frictional_impulses, tolerance=0.5 * allowed)
             pushes = push if slip.scale is None or not push.size else push * slip.scale
             return impulses_beyond(one, cones, matrix, pushes, guess, candidates)
 
-        def modes(cones: ConeProblem, _: Any) -> tuple[Array, Array, None]:
+        def modes(cones: ConeProblem, _: Any) -> tuple[I_m, F_mk, None]:
             x, cones, *_others = solve(cones)
             return *cones.modes(x, least), None
 
@@ -129,20 +130,20 @@ class Solved(ContactLaw):
         return reaction(projection.residual, projection.solve, d, m, base.dtype)
 
     @property
-    def normal_guess(self) -> Array | None:
+    def normal_guess(self) -> F_m | None:
         """Normal impulses (m,) to begin with."""
         return None if self.guess is None else self.guess[:, 0]
 
-    def beginning(self, guess: Array) -> Solved:
+    def beginning(self, guess: F_mr) -> Solved:
         return replace(self, guess=guess)
 
     def as_constant(self) -> Solved:
         return replace(self, constant=True)
 
-    def resolution(self, pushed: Array) -> Any:
+    def resolution(self, pushed: F_m) -> Array | float:
         return 0.0 if self.solver.direct(len(pushed)) else self.solver.allowed(jnp.max(pushed, initial=0.0))
 
-    def acting(self, contacts: Contacts, offset: Array, candidates: Array) -> tuple[Array, Array]:
+    def acting(self, contacts: Contacts, offset: F_m, candidates: B_m) -> tuple[B_m, I0]:
         contacts, b = lax.stop_gradient(restrict_problem(contacts, offset, candidates))
         known = jnp.where(candidates, b, 0)
         floor = 32 * jnp.finfo(b.dtype).eps * jnp.max(jnp.abs(known), initial=0.0)
@@ -151,7 +152,7 @@ class Solved(ContactLaw):
         return candidates & (contacts.diagonal() * lax.stop_gradient(found.impulse) > tolerance), found.status
 
 
-def coupling_status(contacts: Contacts, impulse: Array) -> Array:
+def coupling_status(contacts: Contacts, impulse: F_m) -> I0:
     """Returns IMPULSES_COUPLED if contacts with impulses (m,) have gradients that are not orthogonal."""
     if len(impulse) < 2:
         return jnp.zeros((), jnp.int32)
@@ -159,7 +160,7 @@ def coupling_status(contacts: Contacts, impulse: Array) -> Array:
     return as_status(contacts.coupled(acting), Status.IMPULSES_COUPLED)
 
 
-def _tolerance(asked: Any, residual: Array | None, contacts: Contacts, size: Array, gap_velocity: Array) -> Array:
+def _tolerance(asked: Array | float, residual: Array | None, contacts: Contacts, size: F_d, gap_velocity: F_m) -> F_m:
     """Returns for each contact (m,) the larger of the tolerance ``asked`` () and the round-off of its gap velocity.
 
     The round-off is that of ``gap_velocity`` (m,) and of its terms, computed from velocities of magnitude ``size``
@@ -167,7 +168,7 @@ def _tolerance(asked: Any, residual: Array | None, contacts: Contacts, size: Arr
     or if ``residual`` is None.
     """
 
-    def raised(_: None) -> Array:
+    def raised(_: None) -> F_m:
         # twice the solvers' own, for other rounding than theirs
         floor = 64 * jnp.finfo(size.dtype).eps * (contacts.velocity_terms(size) + jnp.abs(gap_velocity))
         return jnp.maximum(asked, floor)
@@ -186,16 +187,16 @@ class Iterate(NamedTuple):
     enough (``done``); iterations of the solver so far; status bits.
     """
 
-    jump: Array
-    impulse: Array
-    gap: Array
-    residual: Array
-    done: Array
-    iterations: Array
-    status: Array
+    jump: F_d
+    impulse: F_m
+    gap: F_m
+    residual: F0
+    done: B0
+    iterations: I0
+    status: I0
 
     @classmethod
-    def start(cls, d: int, gap: Array, guess: Array | None) -> Iterate:
+    def start(cls, d: int, gap: F_m, guess: F_m | None) -> Iterate:
         """Makes the first iterate, with the impulses ``guess`` (m,), None for zeros."""
         zero, done = jnp.zeros((), jnp.int32), jnp.all(gap >= 0)
         impulse = jnp.zeros_like(gap) if guess is None else jnp.where(done, 0, guess)
@@ -214,19 +215,19 @@ class Iterate(NamedTuple):
         for size in sizes:
             tries = jnp.asarray(limit if size == sizes[-1] else jnp.where(2 * near <= size, 2, -1), jnp.int32)
 
-            def body(carry: tuple[Array, Iterate], size: int = size) -> tuple[Array, Iterate]:
+            def body(carry: tuple[I0, Iterate], size: int = size) -> tuple[I0, Iterate]:
                 k, now = carry
                 new = improve(now, size)
                 return k + 1, new._replace(iterations=now.iterations + new.iterations)
 
-            def continues(carry: tuple[Array, Iterate], tries: Any = tries) -> Array:
+            def continues(carry: tuple[I0, Iterate], tries: Array | int = tries) -> B0:
                 k, now = carry
                 return (k <= tries) & ~now.done
 
             now = lax.while_loop(continues, body, (jnp.zeros((), jnp.int32), now))[1]
         return now
 
-    def pack_root(self) -> tuple[tuple[Array, Array], tuple[Array, Array, Array]]:
+    def pack_root(self) -> tuple[tuple[F_d, F_m], tuple[F0, I0, I0]]:
         """Returns the result in the form of `implicit_derivative.reaction`: the root (jump, impulse),
         and (residual, iterations, status)."""
         status = self.status | as_status(~self.done, Status.CONTACTS_NOT_SOLVED)
@@ -236,7 +237,7 @@ class Iterate(NamedTuple):
 class Selection(NamedTuple):
     """Working set of a linearised problem: the numbers ``rows`` of its contacts, or None for all m."""
 
-    rows: Array | None
+    rows: I_s | None
     m: int
 
     @classmethod
@@ -251,10 +252,10 @@ class Selection(NamedTuple):
         rank = jnp.where(now.impulse > 0, jnp.inf, -now.gap / largest).astype(jnp.float32)
         return cls(lax.top_k(rank, size)[1], m)
 
-    def take(self, x: Array) -> Array:
+    def take(self, x: F_m) -> F_s:
         return x if self.rows is None else x[self.rows]
 
-    def spread(self, x: Array, others: Array | float = 0.0) -> Array:
+    def spread(self, x: F_s, others: Array | float = 0.0) -> F_m:
         """Returns a vector (m,) over all contacts from one over the working set, ``others`` () outside it."""
         if self.rows is None:
             return x
@@ -267,8 +268,8 @@ class _Velocities(NamedTuple):
 
     solver: ContactSolver
     contacts: Contacts
-    offset: Array
-    guess: Array | None = None
+    offset: F_m
+    guess: F_m | None = None
     couples: bool = True
     small_sets: bool = True
 
@@ -299,7 +300,7 @@ class _Velocities(NamedTuple):
         limit = 0 if sizes[-1] == m else self.solver.max_linearisations
         return start.until_done(self.improve, limit, sizes if self.small_sets else sizes[-1:]).pack_root()
 
-    def residual(self, x: tuple[Array, Array]) -> tuple[Array, Array]:
+    def residual(self, x: tuple[F_d, F_m]) -> tuple[F_d, F_m]:
         """Returns the residual of the equations with acting contacts held closed; zero at the solution."""
         jump, impulse = x
         active = lax.stop_gradient(impulse) > 0
@@ -333,15 +334,15 @@ class _ManyPositions(NamedTuple):
     metric: Metric
     target: Target
     args: Any
-    guess: Array | None
+    guess: F_m | None
     couples: bool
 
-    def contacts(self, jump: Array) -> Any:
+    def contacts(self, jump: F_d) -> Any:
         """Linearises the contacts at the position after a velocity ``jump`` (d,), with gaps in velocity units."""
         found = self.problem.gaps.at_instant(self.metric, self.target.time, self.target.point(jump), self.args)
         return found.at(found.gap / self.target.scale)
 
-    def tolerance(self, asked: Any, contacts: Any, jump: Array) -> Array:
+    def tolerance(self, asked: Array | float, contacts: Any, jump: F_d) -> F_m:
         """Returns for each contact (m,) the larger of the tolerance ``asked`` () and the round-off of positions,
         in velocity units."""
         target, eps = self.target, jnp.finfo(jump.dtype).eps
@@ -352,7 +353,7 @@ class _ManyPositions(NamedTuple):
         contacts = self.contacts(jnp.zeros_like(self.target.base))
         start = Iterate.start(len(self.target.base), contacts.gap, self.guess)
 
-        def body(carry: tuple[Array, Iterate, Any]) -> tuple[Array, Iterate, Any]:
+        def body(carry: tuple[I0, Iterate, Any]) -> tuple[I0, Iterate, Any]:
             k, now, contacts = carry
             offset = contacts.gap - contacts.velocity(now.jump)
             asked = self.solver.allowed(closing_speed(offset))
@@ -369,19 +370,19 @@ class _ManyPositions(NamedTuple):
             residual, count = jnp.maximum(moved, jnp.max(defect)), now.iterations + found.iterations
             return k + 1, Iterate(jump, found.impulse, there.gap, residual, done, count, found.status), there
 
-        def continues(carry: tuple[Array, Iterate, Any]) -> Array:
+        def continues(carry: tuple[I0, Iterate, Any]) -> B0:
             return (carry[0] <= self.solver.max_linearisations) & ~carry[1].done
 
         _, found, contacts = lax.while_loop(continues, body, (jnp.zeros((), jnp.int32), start, contacts))
         coupled = coupling_status(contacts, found.impulse) if self.couples else 0
         return found._replace(status=found.status | coupled).pack_root()
 
-    def residual(self, x: tuple[Array, Array]) -> tuple[Array, Array]:
+    def residual(self, x: tuple[F_d, F_m]) -> tuple[F_d, F_m]:
         """Returns the residual of the equations with acting contacts held closed; zero at the solution."""
         return _held(self, x, None)
 
 
-def _held(projection: Any, x: tuple[Array, Array], normals: Array | None) -> tuple[Array, Array]:
+def _held(projection: Any, x: tuple[F_d, F_m], normals: F_md | None) -> tuple[F_d, F_m]:
     """Returns the residual of a projection's equations at x = (jump, impulse), with acting contacts held closed."""
     jump, impulse = x
     target, active = projection.target, lax.stop_gradient(impulse) > 0
@@ -403,11 +404,11 @@ class _Positions(NamedTuple):
     metric: Metric
     target: Target
     args: Any
-    normals: Array | None
+    normals: F_md | None
     flat: bool
-    guess: Array | None = None
+    guess: F_m | None = None
 
-    def gaps(self, x: Array) -> Array:
+    def gaps(self, x: F_d) -> F_m:
         return self.problem.gaps(self.target.time, x, self.args)
 
     def linearised(self, now: Iterate, chosen: Selection) -> Contacts:
@@ -419,7 +420,7 @@ class _Positions(NamedTuple):
             matrix = chosen.take(self.normals)
         return Contacts.of(chosen.take(now.gap), matrix, self.metric.solve(matrix.T))
 
-    def tolerance(self, asked: Any, contacts: Contacts, parts: Array, residual: Array | None = None) -> Array:
+    def tolerance(self, asked: Array | float, contacts: Contacts, parts: F_d, residual: Array | None = None) -> F_m:
         """Returns for each contact (m,) the larger of the tolerance ``asked`` () and round-off, in velocity units.
 
         The round-off is that of positions, and of a velocity jump whose terms have magnitude ``parts`` (d,);
@@ -431,8 +432,8 @@ class _Positions(NamedTuple):
         return _tolerance(asked, residual, contacts, size, contacts.gap)
 
     def corrected(
-        self, now: Iterate, contacts: Contacts, chosen: Selection, pulled: Array | None = None
-    ) -> tuple[Iterate, Array]:
+        self, now: Iterate, contacts: Contacts, chosen: Selection, pulled: F_d | None = None
+    ) -> tuple[Iterate, F_d]:
         """Solves the linearised problem of a working set ``chosen``, with the gaps at ``now`` and
         the gradients of ``contacts``.
 
@@ -487,12 +488,12 @@ class _Positions(NamedTuple):
         # gradients are costly: kept while each correction reduces the residual by a factor of ten
         contacts = contacts.with_delassus()
 
-        def body(carry: tuple[Iterate, Array, Array]) -> tuple[Iterate, Array, Array]:
+        def body(carry: tuple[Iterate, I0, F_d]) -> tuple[Iterate, I0, F_d]:
             now, pulled, _ = carry
             new, pulled = self.corrected(now, contacts, chosen, pulled)
             return new._replace(iterations=now.iterations + new.iterations), pulled, now.residual
 
-        def continues(carry: tuple[Iterate, Array, Array]) -> Array:
+        def continues(carry: tuple[Iterate, I0, F_d]) -> B0:
             now, _, before = carry
             return ~now.done & (now.residual < 0.1 * before)
 
@@ -511,6 +512,6 @@ class _Positions(NamedTuple):
         sizes = self.solver.working_sets(m, d)
         return start.until_done(self.improve, self.solver.max_linearisations, sizes).pack_root()
 
-    def residual(self, x: tuple[Array, Array]) -> tuple[Array, Array]:
+    def residual(self, x: tuple[F_d, F_m]) -> tuple[F_d, F_m]:
         """Returns the residual of the equations with acting contacts held closed; zero at the solution."""
         return _held(self, x, self.normals)

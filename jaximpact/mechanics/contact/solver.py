@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
+from ...jaxtools.array_types import F0, I0, B_m, F_d, F_m, F_mr, F_nn
 from ..contacts import Contacts
 from .friction.cone_products import Scaled, frictional_impulses_by_products
 from .friction.cone_solver import frictional_impulses, solve_exactly
@@ -22,12 +23,12 @@ class Impulses(NamedTuple):
     """Solution of one linearised problem: impulse (m,), iterations (), status bits (),
     velocity jump (d,) or None if not computed."""
 
-    impulse: Array
-    iterations: Array
-    status: Array
-    jump: Array | None = None
+    impulse: F_m
+    iterations: I0
+    status: I0
+    jump: F_d | None = None
 
-    def jumped(self, contacts: Contacts) -> Array:
+    def jumped(self, contacts: Contacts) -> F_d:
         """Returns the velocity jump (d,) of the impulses."""
         return contacts.jump(self.impulse) if self.jump is None else self.jump
 
@@ -56,13 +57,13 @@ class ContactSolver(abc.ABC):
     takes_lists: ClassVar[bool] = False
 
     @abc.abstractmethod
-    def impulses(self, contacts: Contacts, offset: Array, tolerance: Array, guess: Array) -> Impulses:
+    def impulses(self, contacts: Contacts, offset: F_m, tolerance: Array | float, guess: F_m) -> Impulses:
         """Solves L >= 0, w = A L + offset >= 0, L w = 0 for the impulses L, to a residual of ``tolerance``, () or (m,),
         from ``guess`` (m,)."""
 
     def frictional_impulses(
-        self, delassus: Array, offset: Array, friction: Array, guess: Array, candidates: Array, tolerance: Array
-    ) -> tuple[Array, Array, Array]:
+        self, delassus: F_nn, offset: F_mr, friction: Array, guess: F_mr, candidates: B_m, tolerance: Array | float
+    ) -> tuple[F_mr, I0, F0]:
         """Solves for impulses (m, 1 + k) of contacts with Coulomb friction; arguments and results as of
         `cone_solver.frictional_impulses`.
 
@@ -71,8 +72,8 @@ class ContactSolver(abc.ABC):
         return frictional_impulses(delassus, offset, friction, guess, candidates, tolerance, method=solve_exactly)
 
     def frictional_impulses_of_list(
-        self, contacts: Any, offset: Array, candidates: Array, allowed: Array, guess: Array
-    ) -> tuple[Array, Array]:
+        self, contacts: Any, offset: F_mr, candidates: B_m, allowed: F_m, guess: F_mr
+    ) -> tuple[F_mr, I0]:
         """Solves for impulses (m, 1 + k) of contacts with friction in a neighbour list; for solvers that take lists.
 
         Args:
@@ -90,7 +91,7 @@ class ContactSolver(abc.ABC):
         limit: int = self.max_iterations  # type: ignore[attr-defined]
         return frictional_impulses_by_products(lambda x: velocity(jump(x)), problem, guess, limit)
 
-    def allowed(self, speed: Array) -> Any:
+    def allowed(self, speed: F0) -> Array | float:
         """Returns the KKT residual () to be reached [velocity] for contacts of which the
         fastest closes at ``speed`` ()."""
         if self.tolerance is not None:
@@ -110,12 +111,12 @@ class ContactSolver(abc.ABC):
         return (m,)
 
 
-def closing_speed(gap_velocity: Array) -> Array:
+def closing_speed(gap_velocity: F_m) -> F0:
     """Returns the largest closing speed () of any contact, given gap velocities (m,); 0 if none closes."""
     return jnp.max(-gap_velocity, initial=0.0)
 
 
-def resolved(delassus: Array, impulse: Array, allowed: Array) -> Array:
+def resolved(delassus: F_nn, impulse: Array, allowed: Array | float) -> F0:
     """Returns the residual () [velocity] up to which impulses x count as a solution: ``allowed``,
     or the round-off of A x where that is larger.
 
@@ -126,12 +127,12 @@ def resolved(delassus: Array, impulse: Array, allowed: Array) -> Array:
     return lax.stop_gradient(jnp.maximum(allowed, 64 * jnp.finfo(impulse.dtype).eps * size))
 
 
-def complementarity(velocity: Array, impulse: Array, diagonal: Array) -> Array:
+def complementarity(velocity: F_m, impulse: F_m, diagonal: F_m) -> F_m:
     """Returns the natural residual of 0 <= L _|_ w >= 0 as velocities (m,): |min(w, A_aa L)|."""
     return jnp.abs(jnp.minimum(velocity, diagonal * impulse))
 
 
-def unit_scaling(contacts: Contacts) -> tuple[Array, Array, Array, Array]:
+def unit_scaling(contacts: Contacts) -> tuple[F_m, B_m, F_m, F_m]:
     """Returns the factors that scale a Delassus matrix to a unit diagonal, in four arrays (m,).
 
     They are its diagonal; a mask of the constraints that have a gradient; the square root of the diagonal; and its

@@ -15,12 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from ....jaxtools.array_types import F0, F_m, F_mr, F_nn
 from .cones import residual
 
 ENUMERATE = 2  # contacts
 
 
-def enumerate_modes(a: Array, b: Array, mu: Array, guess: Array, tolerance: Array) -> Array:
+def enumerate_modes(a: F_nn, b: F_mr, mu: F_m, guess: F_mr, tolerance: F0) -> F_mr:
     """Solves w = A x + b under Coulomb's law for the impulses x (m, 2) of m <= 2 contacts in the plane.
 
     ``a`` (2 m, 2 m), ordered contact by contact: normal, then tangent; ``b`` (m, 2); ``mu`` (m,); ``tolerance`` () of
@@ -59,7 +60,7 @@ def enumerate_modes(a: Array, b: Array, mu: Array, guess: Array, tolerance: Arra
     return _choose(a, b, mu, guess, tolerance, [jnp.stack(pair, axis=-1) for pair in zip(xn, xt, strict=True)])
 
 
-def _choose(a: Array, b: Array, mu: Array, guess: Array, tolerance: Array, found: list[Array]) -> Array:
+def _choose(a: F_nn, b: F_mr, mu: F_m, guess: F_mr, tolerance: F0, found: list[Array]) -> F_mr:
     """Returns the impulses (m, 2) in that combination of modes which solves the problem and is nearest to the guess; if
     none solves it, in the one with the least residual.
 

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ....jaxtools import linalg
+from ....jaxtools.array_types import B0, F0, I0, F_kk, F_m, F_mr, F_mrr, F_nn, F_r, F_rr
 from .cones import blocks, direction, length, residual
 
 MEMORY = 4  # number of earlier residuals, the largest of which a step must reduce (nonmonotone line search)
@@ -33,26 +34,26 @@ class Friction(NamedTuple):
     b (m, 1 + k); coefficients ``mu`` (m,); ``tolerance`` (m,) of the natural residual.
     """
 
-    matrix: Array
-    offset: Array
-    mu: Array
-    tolerance: Array
+    matrix: F_nn
+    offset: F_mr
+    mu: F_m
+    tolerance: F_m
 
-    def velocity(self, x: Array) -> Array:
+    def velocity(self, x: F_mr) -> F_mr:
         """Returns w (m, 1 + k) for impulses x (m, 1 + k)."""
         return (self.matrix @ x.ravel()).reshape(self.offset.shape) + self.offset
 
-    def error(self, x: Array, w: Array) -> Array:
+    def error(self, x: F_mr, w: F_mr) -> F_m:
         """Returns the natural residual (m,) of impulses x and velocities w, (m, 1 + k) each:
         the largest entry of `cones.residual`."""
         return jnp.max(jnp.abs(residual(w, x, self.mu)), axis=-1)
 
-    def allowed(self, x: Array) -> Array:
+    def allowed(self, x: F_mr) -> F_m:
         """Returns the tolerance (m,), raised to the round-off of velocities at impulses x (m, 1 + k)."""
         terms = (jnp.abs(self.matrix) @ jnp.abs(x).ravel()).reshape(self.offset.shape) + jnp.abs(self.offset)
         return jnp.maximum(self.tolerance, 32 * jnp.finfo(x.dtype).eps * jnp.max(terms, axis=-1))
 
-    def excess(self, x: Array) -> Array:
+    def excess(self, x: F_mr) -> F0:
         """Returns the largest ratio () of a contact's natural residual to what is `allowed`;
         it is at most 1 at a solution."""
         return jnp.max(self.error(x, self.velocity(x)) / self.allowed(x))
@@ -61,9 +62,9 @@ class Friction(NamedTuple):
 class Found(NamedTuple):
     """Result of a method: impulses x (m, 1 + k), their `Friction.excess` (), and the number of iterations ()."""
 
-    x: Array
-    excess: Array
-    iterations: Array
+    x: F_mr
+    excess: F0
+    iterations: I0
 
     def unless_worse(self, best: Found) -> Found:
         """Returns the impulses of this result or of ``best``, whichever have the smaller excess,
@@ -73,7 +74,7 @@ class Found(NamedTuple):
         return Found(x, excess, self.iterations)
 
 
-def equations(x: Array, w: Array, mu: Array, diagonal: Array) -> Array:
+def equations(x: F_r, w: F_r, mu: F0, diagonal: F_r) -> F_r:
     """Returns the residual (1 + k,) of Alart and Curnier's equations of one contact,
     for its impulse x and velocity w (1 + k,).
 
@@ -87,7 +88,7 @@ def equations(x: Array, w: Array, mu: Array, diagonal: Array) -> Array:
     return jnp.concatenate([normal * x[:1] - pushed, across * x[1:] - held])
 
 
-def solve_contact(block: Array, q: Array, mu: Array, x: Array) -> Array:
+def solve_contact(block: F_rr, q: F_r, mu: F0, x: F_r) -> F_r:
     """Solves w = block x + q under Coulomb's law for the impulses x (1 + k,) of one contact.
 
     Returns the given ``x`` where sliding has no solution (beyond Painleve's bound). With x_n eliminated, x_t = -(T +
@@ -103,7 +104,7 @@ def solve_contact(block: Array, q: Array, mu: Array, x: Array) -> Array:
 
     if len(c) > 1:
 
-        def body(_: Array, s: Array) -> Array:
+        def body(_: I0, s: F0) -> F0:
             ratio = lambda s: (
                 mu * pressed(t := -_inverse(matrix + s * jnp.eye(len(c), dtype=q.dtype)) @ c) / length(t)[0]
             )
@@ -121,7 +122,7 @@ def solve_contact(block: Array, q: Array, mu: Array, x: Array) -> Array:
     return jnp.where(q[0] >= 0, 0, found)
 
 
-def _inverse(a: Array) -> Array:
+def _inverse(a: F_kk) -> F_kk:
     """Returns the inverse of a symmetric matrix; for a singular one of order 2 a large multiple of the adjugate."""
     if len(a) == 1:
         return 1 / jnp.where(a > 0, a, jnp.inf)
@@ -134,21 +135,21 @@ def _inverse(a: Array) -> Array:
     return jnp.array([[a[1, 1], -a[0, 1]], [-a[1, 0], a[0, 0]]]) / jnp.maximum(determinant, least)
 
 
-def sweep(problem: Friction, x: Array) -> Array:
+def sweep(problem: Friction, x: F_mr) -> F_mr:
     """Makes one sweep of block Gauss-Seidel from impulses x (m, 1 + k): solves the problem of each contact in turn;
     returns the new impulses."""
     m, size = problem.offset.shape
     rows = problem.matrix.reshape(m, size, m * size)
     own = blocks(problem.matrix, m)
 
-    def one(i: Array, x: Array) -> Array:
+    def one(i: I0, x: F_mr) -> F_mr:
         q = rows[i] @ x.ravel() + problem.offset[i] - own[i] @ x[i]
         return x.at[i].set(solve_contact(own[i], q, problem.mu[i], x[i]))
 
     return lax.fori_loop(0, m, one, x)
 
 
-def linearised(equations: Callable, x: Array, w: Array, *others: Array) -> tuple[Array, Array, Array]:
+def linearised(equations: Callable, x: F_mr, w: F_mr, *others: Array) -> tuple[F_mr, F_mrr, F_mrr]:
     """Returns the equations of all contacts (m, 1 + k) and their Jacobians with respect to x and w,
     (m, 1 + k, 1 + k) each.
 
@@ -163,7 +164,7 @@ def linearised(equations: Callable, x: Array, w: Array, *others: Array) -> tuple
     return value, by_x, by_w
 
 
-def newton_step(problem: Friction, equations: tuple[Array, Array, Array], shift: Array) -> Array:
+def newton_step(problem: Friction, equations: tuple[F_mr, F_mrr, F_mrr], shift: F0) -> F_mr:
     """Returns the Newton step (m, 1 + k) for the equations with A + ``shift`` I in place of A,
     as in a proximal-point step.
 
@@ -178,7 +179,7 @@ def newton_step(problem: Friction, equations: tuple[Array, Array, Array], shift:
     return -jnp.linalg.solve(matrix, value.ravel()).reshape(m, size)
 
 
-def newton(problem: Friction, x: Array, limit: int, rescue: Callable[[Friction, Array, Array], tuple]) -> Found:
+def newton(problem: Friction, x: F_mr, limit: int, rescue: Callable[[Friction, Array, Array], tuple]) -> Found:
     """Solves by Newton's method from ``x`` (m, 1 + k), at most ``limit`` steps.
 
     A step, full or shortened, is taken if it reduces the residual below the largest of the last five; a full step also
@@ -213,7 +214,7 @@ def newton(problem: Friction, x: Array, limit: int, rescue: Callable[[Friction, 
         found = Found(new, problem.excess(new), best.iterations + spent + 1)
         return count + 1, new, shift, jnp.where(taken, history, forgotten), found.unless_worse(best)
 
-    def continues(carry: tuple) -> Array:
+    def continues(carry: tuple) -> B0:
         count, *_, best = carry
         return (best.excess > 1) & (count < limit)
 

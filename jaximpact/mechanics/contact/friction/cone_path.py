@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import lax
 
+from ....jaxtools.array_types import B0, F0, I0, F_mr, F_r
 from .cone_newton import LEAST, Found, Friction, equations, linearised, newton_step
 from .cones import length
 
@@ -25,7 +26,7 @@ FASTER, SLOWER = 0.1, 0.5  # factors of the level after a whole step, and after 
 POLISHED = 3  # steps on the law itself after each step of the path
 
 
-def smoothed_equations(x: Array, w: Array, mu: Array, level: Array) -> Array:
+def smoothed_equations(x: F_r, w: F_r, mu: F0, level: F0) -> F_r:
     """Returns the residual (1 + k,) of the law of one contact smoothed to a ``level`` c (),
     for its impulse x and velocity w (1 + k,)."""
     larger = lambda a, b, c: 0.5 * (a + b + jnp.sqrt((a - b) ** 2 + 4 * c))
@@ -35,7 +36,7 @@ def smoothed_equations(x: Array, w: Array, mu: Array, level: Array) -> Array:
     return jnp.concatenate([x[:1] - pushed, jnp.where(mu > 0, x[1:] - held, x[1:])])
 
 
-def follow_path(problem: Friction, needed: Array) -> Found:
+def follow_path(problem: Friction, needed: B0) -> Found:
     """Returns the best impulses at the end of the path; makes steps only if ``needed``, () bool."""
     m, dtype = len(problem.mu), problem.offset.dtype
     parts, eps = jnp.array(PARTS, dtype), float(jnp.finfo(dtype).eps)
@@ -44,7 +45,7 @@ def follow_path(problem: Friction, needed: Array) -> Found:
     diagonal = jnp.diagonal(problem.matrix).reshape(problem.offset.shape)
     size = lambda value: jnp.sqrt(jnp.sum(value**2))
 
-    def polish(_: Array, carry: tuple[Array, Found]) -> tuple[Array, Found]:
+    def polish(_: I0, carry: tuple[F_mr, Found]) -> tuple[F_mr, Found]:
         x, best = carry
         law = linearised(equations, x, problem.velocity(x), problem.mu, diagonal)
         x = x + newton_step(problem, law, jnp.asarray(shift, dtype))
@@ -67,7 +68,7 @@ def follow_path(problem: Friction, needed: Array) -> Found:
         found = Found(x, problem.excess(x), best.iterations + 1).unless_worse(best)
         return x, level, lax.fori_loop(0, POLISHED, polish, (x, found))[-1]
 
-    def continues(carry: tuple) -> Array:
+    def continues(carry: tuple) -> B0:
         best = carry[-1]
         return (best.excess > 1) & (best.iterations < jnp.where(needed, STEPS, 0))
 

@@ -14,8 +14,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import lax
 
+from ....jaxtools.array_types import B0, F0, I0, B_m, F_m, F_mr
 from .cones import length, project, residual
 
 STALLED = 400  # iterations without a better residual, after which the shift is held
@@ -32,16 +33,16 @@ class Scaled(NamedTuple):
     residuals to reach [velocity].
     """
 
-    b: Array
-    root: Array
-    scale: Array
-    largest: Array
-    mu: Array
-    within: Array
-    allowed: Array
+    b: F_mr
+    root: F_mr
+    scale: F_mr
+    largest: F_m
+    mu: F_m
+    within: F_m
+    allowed: F_m
 
     @classmethod
-    def of(cls, diagonal: Array, offset: Array, mu: Array, candidates: Array, allowed: Array) -> Scaled:
+    def of(cls, diagonal: F_mr, offset: F_mr, mu: F_m, candidates: B_m, allowed: F_m) -> Scaled:
         """Makes the problem of the contacts ``candidates`` (m,) bool; the others get no impulse.
 
         ``diagonal`` of the Delassus matrix and velocities ``offset`` without impulses, (m, 1 + k) each; ``mu``,
@@ -58,13 +59,13 @@ class Scaled(NamedTuple):
         largest = jnp.where(taken, jnp.max(diagonal, axis=1), 1)
         return cls(b, root, jnp.where(present, 1 / root, 0), largest, mu, mu * root[:, 1] / root[:, 0], allowed)
 
-    def excess(self, x: Array, ax: Array) -> Array:
+    def excess(self, x: F_mr, ax: F_mr) -> F0:
         """Returns the largest ratio () of a contact's natural residual to its tolerance ``allowed``,
         for x and its product ``ax`` = A x."""
         found = residual(self.root * (ax + self.b), self.largest[:, None] * self.scale * x, self.mu)
         return jnp.max(jnp.max(jnp.abs(found), axis=1) / self.allowed, initial=0.0)
 
-    def shift(self, ax: Array) -> Array:
+    def shift(self, ax: F_mr) -> F_m:
         """Returns De Saxce's shift mu |w_t| (m,) for impulses x, given ``ax`` = A x."""
         return self.within * length((ax + self.b)[:, 1:])[:, 0]
 
@@ -76,22 +77,22 @@ class Iterate(NamedTuple):
     which they were found (``since``).
     """
 
-    x: Array
-    ax: Array
-    y: Array
-    ay: Array
-    shift: Array
-    bound: Array
-    weight: Array
-    steps: Array
-    best: Array
-    least: Array
-    since: Array
+    x: F_mr
+    ax: F_mr
+    y: F_mr
+    ay: F_mr
+    shift: F_m
+    bound: F0
+    weight: F0
+    steps: I0
+    best: F_mr
+    least: F0
+    since: I0
 
 
 def frictional_impulses_by_products(
-    product: Callable[[Array], Array], problem: Scaled, guess: Array, limit: int
-) -> tuple[Array, Array]:
+    product: Callable[[F_mr], F_mr], problem: Scaled, guess: F_mr, limit: int
+) -> tuple[F_mr, I0]:
     """Solves a problem by the method of this file: returns impulses (m, 1 + k) in their cones, and the number of
     iterations (), at most ``limit``.
 
@@ -122,7 +123,7 @@ def frictional_impulses_by_products(
         shift = next_shift(problem, now, x, ax, ay, now.steps - since > STALLED)
         return Iterate(x, ax, y, ay, shift, bound, choose(weight, now.weight), now.steps + 1, best, least, since)
 
-    def continues(now: Iterate) -> Array:
+    def continues(now: Iterate) -> B0:
         return (now.least > 1) & (now.steps < limit) & (now.steps - now.since < GIVEN_UP)
 
     x = project(jnp.where(problem.scale > 0, problem.root * guess, 0), problem.within)
@@ -133,7 +134,7 @@ def frictional_impulses_by_products(
     return problem.scale * now.best, now.steps
 
 
-def next_shift(problem: Scaled, now: Iterate, x: Array, ax: Array, ay: Array, stalled: Array) -> Array:
+def next_shift(problem: Scaled, now: Iterate, x: F_mr, ax: F_mr, ay: F_mr, stalled: B0) -> F_m:
     """Returns the shift (m,) for the next iteration: De Saxce's shift at the extrapolated point y.
 
     Once ``stalled`` (), the shift of the iterate ``now`` is kept until the convex problem with this shift is solved; De

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from ....jaxtools.array_types import B0, F0, I0, B_m, F_m, F_mr, F_nn
 from ....jaxtools.derivative_rules import implicit_root
 from ....jaxtools.outlined import outlined
 from .cone_enumeration import ENUMERATE, enumerate_modes
@@ -25,16 +26,16 @@ Method = Callable[[Friction, Array, int], Found]
 
 
 def frictional_impulses(
-    delassus: Array,
-    offset: Array,
-    friction: Array,
-    guess: Array,
-    candidates: Array,
+    delassus: F_nn,
+    offset: F_mr,
+    friction: Array | float,
+    guess: F_mr,
+    candidates: B_m,
     tolerance: Array | float,
     max_iterations: int = 100,
     method: Method | None = None,
     derivative: bool = True,
-) -> tuple[Array, Array, Array]:
+) -> tuple[F_mr, I0, F0]:
     """Solves w = A x + b, K* ∋ w + mu |w_t| n _|_ x ∈ K_mu, for the impulses x of m contacts.
 
     Args:
@@ -82,14 +83,14 @@ def frictional_impulses(
     return unit * scale[:, None] * x, iterations, error
 
 
-def _roots(delassus: Array, size: int) -> Array:
+def _roots(delassus: F_nn, size: int) -> F_m:
     """Returns the square roots (m,) of the largest diagonal entries of the contacts' blocks (``size``,
     ``size``) in a Delassus matrix."""
     return jnp.sqrt(jnp.max(jnp.diagonal(delassus).reshape(-1, size), axis=1))
 
 
 @partial(outlined, static=(2,))
-def solve_exactly(problem: Friction, start: Array, max_iterations: int) -> Found:
+def solve_exactly(problem: Friction, start: F_mr, max_iterations: int) -> Found:
     """Solves one or two planar contacts in closed form, else by Newton's method from impulses ``start`` (m, 1 + k).
 
     Newton's method makes at most ``max_iterations`` steps. If it has not converged after some of them, it restarts from
@@ -102,17 +103,17 @@ def solve_exactly(problem: Friction, start: Array, max_iterations: int) -> Found
     return newton(problem, start, max_iterations, _by_pivots if size == 2 else _along_path)
 
 
-def _by_pivots(problem: Friction, x: Array, needed: Array) -> tuple[Array, Array]:
+def _by_pivots(problem: Friction, x: F_mr, needed: B0) -> tuple[F_mr, I0]:
     none = jnp.zeros((), jnp.int32)
     return lax.cond(needed, lambda: pivot_friction(problem, needed), lambda: (x, none))
 
 
-def _along_path(problem: Friction, x: Array, needed: Array) -> tuple[Array, Array]:
+def _along_path(problem: Friction, x: F_mr, needed: B0) -> tuple[F_mr, I0]:
     found = follow_path(problem, needed)
     return found.x, found.iterations
 
 
-def _impulses(problem: Friction, start: Array, limit: int, method: Method) -> tuple[Array, Array]:
+def _impulses(problem: Friction, start: F_mr, limit: int, method: Method) -> tuple[F_mr, F0]:
     """Solves a problem by ``method``, from impulses ``start`` (m, 1 + k), in at most ``limit`` iterations.
 
     Returns impulses (m, 1 + k) in the cones, and the number of iterations as a real number,
@@ -124,27 +125,27 @@ def _impulses(problem: Friction, start: Array, limit: int, method: Method) -> tu
     return project(clean, problem.mu), found.iterations.astype(start.dtype)
 
 
-def _constant(problem: Friction, start: Array, solve: Callable) -> tuple[Array, Array]:
+def _constant(problem: Friction, start: F_mr, solve: Callable) -> tuple[F_mr, I0]:
     """Returns the impulses (m, 1 + k) and the iterations by ``solve(problem, start)``, without derivatives."""
     x, iterations = solve(*lax.stop_gradient((problem, start)))
     return lax.stop_gradient(x), lax.stop_gradient(iterations).astype(jnp.int32)
 
 
-def _differentiable(problem: Friction, start: Array, solve: Callable) -> tuple[Array, Array]:
+def _differentiable(problem: Friction, start: F_mr, solve: Callable) -> tuple[F_mr, I0]:
     """Returns the impulses (m, 1 + k) and the iterations by ``solve(problem, start)``, with a derivative by the
     implicit function theorem.
 
     The modes of the solution are held fixed in the equations that are differentiated (`cones.frozen`).
     """
 
-    def equations(x: Array) -> Array:
+    def equations(x: F_mr) -> F_mr:
         w, fixed = problem.velocity(x), lax.stop_gradient(x)
         at = lax.stop_gradient(problem.velocity(fixed))
         mu = lax.stop_gradient(problem.mu)
         modes = modes_of(at, fixed, mu, float(jnp.finfo(x.dtype).eps) ** 0.6)
         return frozen(w, x, problem.mu, modes)
 
-    def tangent(linear: Callable, y: Array) -> Array:
+    def tangent(linear: Callable, y: F_mr) -> F_mr:
         matrix = jax.jacfwd(lambda x: linear(x.reshape(y.shape)).ravel())(jnp.zeros_like(y).ravel())
         # dependent rows: a shift by round-off, and one step of refinement
         inverse = jnp.linalg.inv(matrix + 64 * jnp.finfo(y.dtype).eps * jnp.eye(y.size, dtype=y.dtype))

@@ -12,16 +12,17 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jax import Array, lax
 
+from ....jaxtools.array_types import F_m, F_mr
 from .cone_newton import Found, Friction
 from .cones import length, project
 
 
-def _shifted(w: Array, mu: Array) -> Array:
+def _shifted(w: F_mr, mu: F_m) -> F_mr:
     """Returns w + mu |w_t| n (m, 1 + k), the velocities with De Saxce's shift."""
     return w.at[:, 0].add(mu * length(w[:, 1:])[:, 0])
 
 
-def admm(problem: Friction, x: Array, limit: int, relaxation: float = 1.6) -> Found:
+def admm(problem: Friction, x: F_mr, limit: int, relaxation: float = 1.6) -> Found:
     """Solves by the alternating direction method of multipliers from ``x`` (m, 1 + k): one eigendecomposition,
     then products.
 
@@ -45,7 +46,7 @@ def admm(problem: Friction, x: Array, limit: int, relaxation: float = 1.6) -> Fo
     return lax.while_loop(_unsolved(limit), body, start)[-1]
 
 
-def projected_gradient(problem: Friction, x: Array, limit: Array | int) -> Found:
+def projected_gradient(problem: Friction, x: F_mr, limit: Array | int) -> Found:
     """Solves by Nesterov's accelerated projected gradients from ``x`` (m, 1 + k), in at most ``limit`` iterations;
     needs products with A only.
 
@@ -76,11 +77,11 @@ def projected_gradient(problem: Friction, x: Array, limit: Array | int) -> Found
     return lax.while_loop(_unsolved(limit), body, start)[-1]
 
 
-def _first(problem: Friction, x: Array) -> Found:
+def _first(problem: Friction, x: F_mr) -> Found:
     return Found(x, problem.excess(x), jnp.zeros((), jnp.int32))
 
 
-def _following(problem: Friction, x: Array, best: Found) -> Found:
+def _following(problem: Friction, x: F_mr, best: Found) -> Found:
     """Returns impulses x or ``best``, whichever have the smaller excess, with one iteration more than ``best`` has."""
     return Found(x, problem.excess(x), best.iterations + 1).unless_worse(best)
 

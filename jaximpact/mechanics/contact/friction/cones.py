@@ -20,6 +20,7 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 
 from ....jaxtools import linalg
+from ....jaxtools.array_types import B0, F0, B_m, B_mm, F_dn, F_m, F_mk, F_mr, F_mrr, F_nd, F_nn, I_m
 from ....jaxtools.outlined import outlined
 from ....jaxtools.semidefinite import invert_semidefinite
 from ...coefficients import lengths
@@ -37,7 +38,7 @@ def length(x: Array) -> Array:
     return lengths(x)[..., None]
 
 
-def fastest(offset: Array, candidates: Array) -> Array:
+def fastest(offset: F_mr, candidates: B_m) -> F0:
     """Returns the largest speed () at which contacts ``candidates`` (m,) close or slip, given their velocities
     ``offset`` (m, 1 + k) without impulses.
 
@@ -111,20 +112,20 @@ def frozen(w: Array, x: Array, mu: ArrayLike, modes: Array, slip_direction: Arra
     return jnp.where(opened, x, jnp.concatenate([w[..., :1], tangent], axis=-1))
 
 
-def blocks(delassus: Array, m: int) -> Array:
+def blocks(delassus: F_nn, m: int) -> F_mrr:
     """Returns the diagonal blocks (m, 1 + k, 1 + k) of the contacts in a Delassus matrix."""
     size, each = delassus.shape[0] // m, jnp.arange(m)
     return delassus.reshape(m, size, m, size)[each, :, each, :]
 
 
-def jams(delassus: Array, mu: Array) -> Array:
+def jams(delassus: F_nn, mu: F_m) -> B_m:
     """Tests whether friction exceeds Painleve's bound at each contact (m,), mu |A_nt| >= A_nn > 0: then sliding may
     have no solution, or two."""
     normal = blocks(delassus, mu.shape[0])[:, 0]
     return (mu * length(normal[:, 1:])[:, 0] >= normal[:, 0]) & (normal[:, 0] > 0)
 
 
-def could_jam(delassus: Array, mu: Array, slip_direction: Array) -> Array:
+def could_jam(delassus: F_nn, mu: F_m, slip_direction: F_mk) -> B_m:
     """Returns the mask (m,) of the contacts that friction can keep closed although they
     would lift off without an impulse.
 
@@ -137,7 +138,7 @@ def could_jam(delassus: Array, mu: Array, slip_direction: Array) -> Array:
     return jams(delassus, mu) & ((opens <= 0) | ~jnp.any(slip_direction != 0, axis=1))
 
 
-def dependent(delassus: Array, mode: Array, mu: Array) -> Array:
+def dependent(delassus: F_nn, mode: I_m, mu: F_m) -> B0:
     """Tests whether rows of the acting contacts are linearly dependent, ():
     then many impulses give the same velocities.
 
@@ -169,21 +170,21 @@ class ConeProblem(NamedTuple):
     None where they are the same.
     """
 
-    rows: Array
-    response: Array
-    offset: Array
-    friction: Array
-    static: Array | None = None
+    rows: F_nd
+    response: F_dn
+    offset: F_mr
+    friction: F_m
+    static: F_m | None = None
 
     @classmethod
-    def of(cls, contacts: Contacts, offset: Array) -> ConeProblem:
+    def of(cls, contacts: Contacts, offset: F_m) -> ConeProblem:
         """Makes the problem of contacts that have tangential rows; ``offset`` (m,): gap velocities without impulses,
         restitution included."""
         slip: Any = contacts.slip
         b = jnp.concatenate([offset[:, None], slip.velocity], axis=1)
         return cls(slip.rows(contacts.jacobian), slip.responses(contacts.response), b, slip.friction, slip.static)
 
-    def over(self, scale: Array | None) -> ConeProblem:
+    def over(self, scale: F_m | None) -> ConeProblem:
         """Returns the problem of the gaps divided by ``scale`` (m,), if given: of distances, so that its normal
         impulses are forces between bodies.
 
@@ -199,7 +200,7 @@ class ConeProblem(NamedTuple):
             *jax.tree.map(lambda mu: mu / scale, (self.friction, self.static)),
         )
 
-    def velocity(self, x: Array) -> Array:
+    def velocity(self, x: F_mr) -> F_mr:
         """Returns the velocities w (m, 1 + k) for impulses x (m, 1 + k)."""
         return (self.rows @ (self.response @ x.ravel())).reshape(x.shape) + self.offset
 
@@ -210,7 +211,7 @@ class ConeProblem(NamedTuple):
         velocity = self.offset[:, 1:]
         return Slip(rows, response, jnp.zeros_like(velocity), self.friction, velocity, self.static)
 
-    def modes(self, x: Array, resolution: Array | float = 0.0) -> tuple[Array, Array]:
+    def modes(self, x: F_mr, resolution: Array | float = 0.0) -> tuple[I_m, F_mk]:
         """Returns the modes (m,) and the directions of slip (m, k) of contacts,
         given impulses x (m, 1 + k) that solve the problem.
 
@@ -223,13 +224,13 @@ class ConeProblem(NamedTuple):
 
     def in_modes(
         self,
-        x: Array,
-        modes: Array,
-        slip_direction: Array | None,
+        x: F_mr,
+        modes: I_m,
+        slip_direction: F_mk | None,
         times: int = 1,
         turning: bool = False,
         several: Any = None,
-    ) -> Array:
+    ) -> F_mr:
         """Solves for the impulses (m, 1 + k) of contacts whose ``modes`` (m,) are known,
         by ``times`` Newton steps from impulses x (m, 1 + k).
 
@@ -246,7 +247,7 @@ class ConeProblem(NamedTuple):
             y = y - (inverse @ self._equations(y, scale, modes, slip_direction, turning).ravel()).reshape(y.shape)
         return y / scale
 
-    def inside(self, x: Array, modes: Array, slip_direction: Array) -> tuple[Array, Array]:
+    def inside(self, x: F_mr, modes: I_m, slip_direction: F_mk) -> tuple[F_mr, B0]:
         """Of impulses that are not unique, looks for some (m, 1 + k) inside the cones of contacts that stick, near x;
         whether there are some, (). Without derivatives.
 
@@ -264,7 +265,7 @@ class ConeProblem(NamedTuple):
         inverse = _inverse_in_modes(known, unit * x, unit, modes, slip_direction, jnp.ones((), bool), False)
         within = lambda x, share: jnp.all(~sticks | (lengths(x[:, 1:]) < share * mu * x[:, 0])) & jnp.all(x[:, 0] >= 0)
 
-        def held(x: Array) -> Array:
+        def held(x: F_mr) -> F_mr:
             y = unit * x
             y -= (inverse @ known._equations(y, unit, modes, slip_direction, False).ravel()).reshape(y.shape)
             return y / unit
@@ -278,7 +279,7 @@ class ConeProblem(NamedTuple):
         x = held(x)  # to rounding
         return x / each, within(x, JUST_INSIDE)
 
-    def _equations(self, y: Array, scale: Array, modes: Array, slip_direction: Array | None, turning: bool) -> Array:
+    def _equations(self, y: F_mr, scale: Array, modes: I_m, slip_direction: F_mk | None, turning: bool) -> F_mr:
         """Returns the residuals (m, 1 + k) of `in_modes`, of impulses y (m, 1 + k) that are scaled by ``scale``."""
         w, u = self.velocity(y / scale), slip_direction
         if turning and u is not None:
@@ -286,11 +287,11 @@ class ConeProblem(NamedTuple):
         return frozen(w, y, self.friction, modes, u)
 
     @property
-    def at_rest(self) -> Array:
+    def at_rest(self) -> F_m:
         """Coefficients of friction (m,) of contacts at rest, which stick while |x_t| is at most this times x_n."""
         return self.friction if self.static is None else self.static
 
-    def oblique(self) -> Array:
+    def oblique(self) -> B_mm:
         """Returns the mask (m, m) of pairs of contacts in which an impulse at one changes a velocity of the other.
 
         Some of the rows of such a pair are not orthogonal in the metric M^-1.
@@ -304,20 +305,20 @@ class ConeProblem(NamedTuple):
         large = (large & counts[:, None] & counts[None, :]).reshape(m, size, m, size)
         return jnp.any(large, axis=(1, 3)) & ~jnp.eye(m, dtype=bool)
 
-    def scales(self) -> Array:
+    def scales(self) -> F_m:
         """Returns the largest diagonal entries (m,) of the contacts' blocks, which scale impulses to velocities;
         1 for rows of zeros."""
         found = jnp.max(jnp.sum(self.rows * self.response.T, axis=1).reshape(self.offset.shape), axis=1)
         return jnp.where(found > 0, found, 1)
 
-    def delassus(self) -> Array:
+    def delassus(self) -> F_nn:
         """Returns the Delassus matrix A (m (1 + k), m (1 + k)), ordered contact by contact."""
         return self.rows @ self.response
 
 
 def _inverse(
-    cones: ConeProblem, y: Array, scale: Array, modes: Array, slip_direction: Array | None, several: Any, turning: bool
-) -> Array:
+    cones: ConeProblem, y: F_mr, scale: Array, modes: I_m, slip_direction: F_mk | None, several: Any, turning: bool
+) -> F_nn:
     """Returns the inverse of the derivative of `ConeProblem.in_modes`'s equations at y, by which Newton's steps go."""
     delassus, eye = cones.delassus(), jnp.eye(y.size, dtype=y.dtype)
     known = cones._replace(rows=delassus, response=eye)  # the same velocities, by fewer products

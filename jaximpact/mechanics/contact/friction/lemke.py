@@ -11,12 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from ....jaxtools.array_types import B0, I0, F_mr, F_n, F_nn
 from .cone_newton import Friction
 
 PIVOTS = 100  # largest number of pivots for each contact; piles of 60 contacts have needed at most 20
 
 
-def complementarity_problem(problem: Friction) -> tuple[Array, Array]:
+def complementarity_problem(problem: Friction) -> tuple[F_nn, F_n]:
     """Returns M (4 m, 4 m) and q (4 m,) of 0 <= z _|_ M z + q >= 0, for z = (x_n, positive and
     negative parts of x_t, |w_t|)."""
     m = len(problem.mu)
@@ -30,7 +31,7 @@ def complementarity_problem(problem: Friction) -> tuple[Array, Array]:
     return matrix, jnp.concatenate([normal, across, -across, jnp.zeros_like(normal)])
 
 
-def pivot_friction(problem: Friction, needed: Array) -> tuple[Array, Array]:
+def pivot_friction(problem: Friction, needed: B0) -> tuple[F_mr, I0]:
     """Returns the impulses (m, 2) and the number of pivots (); the impulses have the error of a small
     perturbation of q, which breaks ties.
 
@@ -67,7 +68,7 @@ def pivot_friction(problem: Friction, needed: Array) -> tuple[Array, Array]:
         entering = jnp.where(leaving < n, leaving + n, leaving - n)
         return count + 1, table, basic, other, entering, done
 
-    def continues(carry: tuple) -> Array:
+    def continues(carry: tuple) -> B0:
         return ~carry[-1] & (carry[0] < PIVOTS * (n // 4)) & needed
 
     worst = jnp.argmin(q)

@@ -13,12 +13,13 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jax import Array
 
+from ....jaxtools.array_types import F0, I0, B_m, F_m, F_mr, F_nn
 from ...impact_law import ImpactLaw
 from .cones import ConeProblem
 
 
 def pushed_impulses(
-    solve: Callable, matrix: Array, offset: Array, friction: Array, push: Array, guess: Array, candidates: Array
+    solve: Callable, matrix: F_nn, offset: F_mr, friction: F_m, push: F_m, guess: F_mr, candidates: B_m
 ) -> tuple:
     """Solves a contact problem with friction whose normal impulses are at least ``push`` (m,) >= 0.
 
@@ -53,8 +54,8 @@ def pushed_impulses(
 
 
 def impulses_beyond(
-    solve: Callable, cones: ConeProblem, matrix: Array, push: Array, guess: Array, candidates: Array
-) -> tuple[Array, ConeProblem, Array, Array]:
+    solve: Callable, cones: ConeProblem, matrix: F_nn, push: Array, guess: F_mr, candidates: B_m
+) -> tuple[F_mr, ConeProblem, I0, F0]:
     """Solves a contact problem whose normal impulses are at least ``push``, (m,) or of size 0;
     other arguments as in `pushed_impulses`.
 
@@ -73,8 +74,8 @@ def impulses_beyond(
 
 
 def impact_impulses(
-    law: ImpactLaw, e: Array, cones: ConeProblem, solve: Callable, matrix: Array, guess: Array, candidates: Array
-) -> tuple[Array, ConeProblem, Array]:
+    law: ImpactLaw, e: F_m, cones: ConeProblem, solve: Callable, matrix: F_nn, guess: F_mr, candidates: B_m
+) -> tuple[F_mr, ConeProblem, F0]:
     """Solves an impact with friction.
 
     Args:

@@ -14,6 +14,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array, lax
 
+from ....jaxtools.array_types import F0, B_m, F_d, F_m
 from ...friction import FrictionInfo, remembered
 from .cones import OPEN, SLIP, STICK, direction, length
 
@@ -21,7 +22,7 @@ SHARP = 4  # times the residual of a contact problem: slip velocities up to whic
 LITTLE = 1e-8  # of the largest velocity: no slip either, where no static friction depends on it
 
 
-def cones_in_act(cones: Any, before: FrictionInfo, modes: Callable, start: Any = None) -> tuple[Any, Array, Any]:
+def cones_in_act(cones: Any, before: FrictionInfo, modes: Callable, start: Any = None) -> tuple[Any, B_m, Any]:
     """Finds which coefficient, static or sliding, acts at each contact.
 
     Args:
@@ -54,9 +55,9 @@ def cones_in_act(cones: Any, before: FrictionInfo, modes: Callable, start: Any =
     return with_static(cones, held), first, found
 
 
-def slip_resolution(allowed: Array, largest: Array, static: Array | None) -> Array:
-    """Returns the slip velocity () up to which a contact counts as sticking,
-    where its problem is solved to a residual ``allowed`` ().
+def slip_resolution(allowed: Array, largest: F0, static: F_m | None) -> Array:
+    """Returns the slip velocity up to which a contact counts as sticking, where its problem is solved to a residual
+    ``allowed``, () or (m,), of which it has the shape.
 
     ``largest`` (): the largest velocity in that problem; ``static``: coefficients of contacts at rest,
     None where they are those of slip.
@@ -76,7 +77,7 @@ def slip_before(slip: Any) -> FrictionInfo:
     return slip.before._replace(direction=slip.along(slip.before.heading))
 
 
-def modes_at(slip: Any, v: Array, closed: Array, little: Array) -> FrictionInfo:
+def modes_at(slip: Any, v: F_d, closed: B_m, little: F_m) -> FrictionInfo:
     """Returns the modes of contacts at velocity v (d,), without derivatives,
     given the mask ``closed`` (m,) of those that are not open.
 
