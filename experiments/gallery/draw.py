@@ -192,6 +192,13 @@ PLATES = {
         "of a Fokker-Planck equation (grey). Means converge at order 1; "
         "single paths at order 1 without a wall, and 1/2 across impacts (grey lines: these orders).",
     ),
+    "quadruped": Plate(
+        "A quadruped lands",
+        "gallery/landing_quadruped.py",
+        "quadruped.png",
+        "A robot out of a model file, with springs in its hips and knees, falls onto its feet with rough, rigid "
+        "contacts: five moments, the height of its trunk, and the push of the floor on each foot.",
+    ),
     "bounces": Plate(
         "Restitution from bounces",
         "cases/measured_bounces.py",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 from jax import Array
 
 from ..jaxtools.argument_checks import is_traced, real, short
+from ..jaxtools.jaxpr_tools import replay_jaxpr
 from ..mechanics.problem import Problem
 from ..planar.mechanism import (
     Kinds,
@@ -240,10 +242,16 @@ class System:
 
     def mass(self, q: Array, args: Any) -> Array:
         """Mass matrix (d, d)."""
+        return _recorded(self, "_mass")(q, args)
+
+    def _mass(self, q: Array, args: Any) -> Array:
         return mass_matrix(self.tree, self.pose(q), args)
 
     def force(self, t: Any, q: Array, v: Array, args: Any) -> Array:
         """Generalised force (d,)."""
+        return _recorded(self, "_force")(t, q, v, args)
+
+    def _force(self, t: Any, q: Array, v: Array, args: Any) -> Array:
         twists = Twists(self.pose(q), v)
         loads = Loads(twists.pose)
         for part in self.parts:
@@ -264,12 +272,18 @@ class System:
 
     def gaps(self, t: Any, q: Array, args: Any) -> Array:
         """Gaps (m,)."""
+        return _recorded(self, "_gaps")(t, q, args)
+
+    def _gaps(self, t: Any, q: Array, args: Any) -> Array:
         pose = self.pose(q)
         return jnp.concatenate([jnp.asarray(part.gaps(pose, t, args), q.dtype) for part in self.parts])
 
     def slip(self, t: Any, q: Array, v: Array, args: Any) -> Array:
         """Slip velocities (m, 2) of the contacts, of their material, along two directions across the normal; (m, 2 + k)
         where some resist k turns."""
+        return _recorded(self, "_slip")(t, q, v, args)
+
+    def _slip(self, t: Any, q: Array, v: Array, args: Any) -> Array:
         twists = Twists(self.pose(q), v)
         found = [jnp.asarray(part.slips(twists.pose, twists, args), q.dtype) for part in self.parts]
         columns = max(x.shape[1] for x in found)
@@ -360,6 +374,12 @@ def _step_between(link: Any, own: Array, to: Array) -> Any:
     back = own[-4:] * alike(np.array([1.0, -1.0, -1.0, -1.0]), own)[0]
     turn = rotation_vector(times_quaternion(to[-4:], back))
     return jnp.concatenate([to[:3] - own[:3], turn]) if kind == "free" else turn
+
+
+@lru_cache
+def _recorded(system: System, kind: str) -> Callable:
+    # a motion asks for them a dozen times, and they are many operations of Python for each body
+    return replay_jaxpr(getattr(system, kind))
 
 
 @lru_cache
