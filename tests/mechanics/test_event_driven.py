@@ -10,6 +10,7 @@ from scipy.linalg import expm
 import jaximpact as ji
 from jaximpact import Status, analysis, catalogue
 from jaximpact.catalogue import oscillators
+from support.breadth import slow
 
 SCHEME = ji.EventDriven()
 FACTOR = 30  # of the tolerance: errors of substeps add up, and impacts make more of them
@@ -69,26 +70,6 @@ def test_dips_are_seen(depth):
 
 
 # derivatives
-
-
-@pytest.mark.slow
-def test_ball_has_the_exact_jacobian():
-    """After two bounces, of initial data, restitution and gravity; round-off, as paths are polynomials."""
-
-    def exact(x):
-        y, v, e, g = x
-        speed = jnp.sqrt(v * v + 2 * g * y)
-        left = 1.2 - (v + speed + 2 * speed * e) / g
-        up = e**2 * speed
-        return jnp.stack([up * left - 0.5 * g * left**2, up - g * left])
-
-    def run(x):
-        s = ji.solve(BALL, x[:1], x[1:2], t1=1.2, steps=3, args={"g": x[3]}, e=x[2], scheme=SCHEME, save="final")
-        return jnp.concatenate([s.q[-1], s.v[-1]])
-
-    x = jnp.array([1.0, -0.4, 0.7, 9.81])
-    np.testing.assert_allclose(run(x), exact(x), rtol=0, atol=1e-12)
-    np.testing.assert_allclose(jax.jit(jax.jacfwd(run))(x), jax.jacfwd(exact)(x), rtol=0, atol=1e-11)
 
 
 def test_oscillator_has_the_exact_jacobian():
@@ -223,13 +204,14 @@ def test_directions_that_are_none(direction, said):
             ji.sensitivities(problem, start[:2], start[2:], scheme=ji.MoreauJean(), **options)
 
 
-def test_release_has_the_exact_jacobian():
+@pytest.mark.parametrize(("scheme", "steps"), [(SCHEME, 3), slow(ji.EventCorrected(), 37)], ids=["driven", "corrected"])
+def test_release_has_the_exact_jacobian(scheme, steps):
     """A force t - c holds a resting ball until t = c: q = (t - c)^3 / 6; round-off,
     and what the search leaves of the time."""
     problem = ji.Problem(lambda t, q, v, args: jnp.stack([t - args]), lambda t, q, args: q, restitution=0.5)
 
     def run(c):
-        s = ji.solve(problem, [0.0], [0.0], t1=2.0, steps=3, args=c, scheme=SCHEME, save="final")
+        s = ji.solve(problem, [0.0], [0.0], t1=2.0, steps=steps, args=c, scheme=scheme, save="final")
         return jnp.stack([s.q[-1, 0], s.v[-1, 0], s.impulse[-1, 0]])
 
     c = 0.83

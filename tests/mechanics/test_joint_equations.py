@@ -159,13 +159,6 @@ def test_an_ensemble_finds_what_one_motion_finds():
 
 
 @pytest.mark.slow
-def test_reverse_mode_finds_what_forward_mode_finds():
-    run = lambda x: swing(x, scheme=ji.MoreauJean(), steps=80)
-    forward, reverse = jax.jacfwd(run)(jnp.array(BEGIN)), jax.jacrev(run)(jnp.array(BEGIN))
-    np.testing.assert_allclose(reverse, forward, atol=1e-12)  # round-off of sums in another order
-
-
-@pytest.mark.slow
 def test_jacobians_of_large_linkages_have_a_lane_for_each_direction():
     """So many that a program of all would be large, by numbers that nothing depends on:
     the same as of few directions in one program."""
