@@ -263,16 +263,6 @@ def test_event_driven_has_every_jacobian_to_eight_digits(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["moving1d", "dpend", "dpend-plastic", "stick1d", "bowl", "hop1d"])
-def test_event_corrected_has_every_jacobian_to_second_order(name):
-    """Or to eight digits; medians over eight numbers of steps."""
-    case, located = conformance.get(name), own.adapter("EventCorrected corrected")
-    error = lambda n: relative_error(located.jacobian(case, case.theta, n), case.exact.jacobian)
-    coarse, fine = (np.median([error(n) for n in case.steps(h)]) for h in (COARSE, FINE))
-    assert fine < 1e-8 or np.log10(coarse / fine) / np.log10(COARSE / FINE) > 1.8
-
-
-@pytest.mark.slow
 def test_plain_derivatives_fail():
     """dv/dy0 = 3.7 is lost entirely, beside a largest entry of 4.5."""
     adapters = [Adapter(x, OWN, x) for x in ("PaoliSchatzman discrete", "EventCorrected corrected")]

@@ -126,7 +126,7 @@ def status_of(problem, q0, v0, scheme, t1=1.5, **kwargs):
 
 
 @over(SCHEMES)
-@named(JUMPS, JUMPS.keys() - {"where", "sign"})
+@named(JUMPS, JUMPS.keys() - {"sign"})
 def test_jump_of_a_force_is_told_or_right(scheme, name):
     problem, q0, v0, options = ji.Problem(JUMPS[name]), [-1.0], [1.0], {"t1": 1.5, "args": 0.5, "wrt": ("q0", "v0")}
     found = ji.sensitivities(problem, q0, v0, h=0.005, scheme=scheme, **options)
@@ -144,12 +144,17 @@ def test_jump_of_a_force_is_told_or_right(scheme, name):
     np.testing.assert_allclose(slopes(found), right, atol=3e-4 if scheme == SCHEMES[2] else 0.03)
 
 
+LOCATED = [(ji.EventCorrected(), {"h": 0.00501}), (ji.EventDriven(order=5), {"steps": 300})]
+
+
 @pytest.mark.parametrize(
-    "scheme, options",
-    [(ji.EventCorrected(), {"h": 0.00501}), (ji.EventDriven(order=5), {"steps": 300})],
-    ids=["EventCorrected", "EventDriven"],
-)
-@pytest.mark.parametrize("of", ["place", slow("place, turned over"), "speed"])
+    ("of", "scheme", "options"),
+    [
+        ("place", *LOCATED[0]), ("speed", *LOCATED[1]), slow("place", *LOCATED[1]), slow("speed", *LOCATED[0]),
+        *(slow("place, turned over", *located) for located in LOCATED),
+    ],
+    ids=lambda x: x if isinstance(x, str) else type(x).__name__,
+)  # fmt: skip
 def test_a_number_divided_by_its_length_has_the_derivatives_of_a_sign(of, scheme, options):
     """On one side q/(-q) is constant, but near zero its computed slope is rounding over q."""
     forces = {
@@ -374,7 +379,7 @@ def by(problem, q0, v0, wrt, scheme, steps, **options):
 BEGUN = {"t1": 1.0, "args": {"pull": 3.0, "drag": 1.0, "belt": 0.0}}
 
 
-@pytest.mark.parametrize(("scheme", "steps"), STARTED, ids=lambda x: type(x).__name__)
+@pytest.mark.parametrize(("scheme", "steps"), [slow(*STARTED[0]), *STARTED[1:]], ids=lambda x: type(x).__name__)
 def test_a_start_on_a_border_matters_to_what_moves_the_start(scheme, steps):
     """Off the border, and along it."""
     off, along = (by(PULLED, [0.0], [0.0], wrt, scheme, steps, **BEGUN) for wrt in ("v0", "q0"))

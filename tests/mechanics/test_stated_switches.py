@@ -403,7 +403,7 @@ def test_a_stated_surface_beside_more_jumps_than_are_located(scheme):
         assert found.trusted and found.jacobian["v"]["v0"][0, 0] == pytest.approx(1.2 / 2.2, abs=1e-12)
 
 
-@pytest.mark.parametrize("scheme", [ji.EventDriven(), ji.EventCorrected()], ids=lambda x: type(x).__name__)
+@pytest.mark.parametrize("scheme", [SCHEME, slow(ji.EventCorrected())], ids=lambda x: type(x).__name__)
 def test_resets_that_accumulate_fail_where_they_do(scheme):
     """A ball by a reset, as users of other libraries write it, fell through the floor when its bounces had died out,
     with a clean status."""
@@ -425,7 +425,7 @@ def test_resets_that_accumulate_fail_where_they_do(scheme):
             np.testing.assert_allclose(found.q[-1], exact.q[-1], atol=1e-3)  # EventCorrected, of second order
 
 
-@pytest.mark.parametrize("scheme", [ji.EventDriven(), ji.EventCorrected()], ids=lambda x: type(x).__name__)
+@pytest.mark.parametrize("scheme", [SCHEME, slow(ji.EventCorrected())], ids=lambda x: type(x).__name__)
 def test_a_switch_without_slope_where_it_is_crossed_fails(scheme):
     """Of q^3 the time of the crossing is known to the third root of an error; of q it is known."""
     steps = {} if scheme.traits.order is None else {"steps": 400}
