@@ -187,9 +187,6 @@ def test_impact_opens_another_contact():
         np.testing.assert_allclose(found, expected, atol=1e-11)
 
 
-# the cases with Jacobians from an event-located reference, to nine decimals
-
-
 # invariants and modes of use
 
 

@@ -376,9 +376,6 @@ def test_second_derivatives():
     assert found == pytest.approx(float(jax.grad(jax.grad(exact))(2.0)), abs=1e-6)
 
 
-# analyses: the orbit of the impact oscillator is known
-
-
 def test_forces_that_jump_between_two_rows_are_located():
     """In again and out again: a step from row to row sees neither, the substeps end there;
     a force with a kink alike."""

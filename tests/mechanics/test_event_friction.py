@@ -196,15 +196,19 @@ def test_a_spin_is_exact_where_bounces_die_out(scheme, steps, count):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("scheme", "near", "within"), [(SCHEME, 1e-5, 1e-11), (DRIVEN, 1e-10, 1e-8)], ids=["corrected", "driven"]
+    ("scheme", "near", "within", "sure"),
+    [(SCHEME, 1e-5, 1e-12, [0, 1, 2, 3]), (ji.EventDriven(), 1e-10, 1e-8, [0, 3])],
+    ids=["corrected", "driven"],
 )
-def test_slip_that_only_just_stops_is_told(scheme, near, within):
+def test_slip_that_only_just_stops_is_told(scheme, near, within, sure):
     """The last velocity falls by -d where the block sticks for a while, and not otherwise."""
     args = {"d": np.array([-1e-2, -near, near, 2e-2])}
     call = {"args": args, "args_axes": 0, "t1": 1.0, "steps": STEPS, "scheme": scheme, "wrt": "args"}
     found = ji.sensitivities(BELT, [0.0, 0.0], [2.0, 0.0], **call)
     np.testing.assert_allclose(found.value["v"][:, 0], 2 - 0.3 * G - np.minimum(args["d"], 0), rtol=0, atol=within)
-    np.testing.assert_allclose(found.jacobian["v"]["args"]["d"][[0, 3], 0], [-1, 0], rtol=0, atol=within)
+    np.testing.assert_allclose(
+        found.jacobian["v"]["args"]["d"][sure, 0], np.array([-1, -1, 0, 0])[sure], rtol=0, atol=10 * within
+    )
     assert found.trusted.tolist() == [True, False, False, True]
 
 
@@ -356,13 +360,16 @@ def test_a_block_that_rocks_comes_to_rest():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "scheme", "steps"),
+    ("name", "scheme", "steps", "within"),
     [
-        *((name, SCHEME, STEPS) for name in ("bounces, slips, sticks", "slides to rest", "up an incline and down")),
-        ("bounces, slips, sticks", ji.EventDriven(1e-11, 1e-11, trials=32), 5),
+        *(
+            (name, SCHEME, STEPS, 1e-9)
+            for name in ("bounces, slips, sticks", "slides to rest", "up an incline and down")
+        ),
+        ("bounces, slips, sticks", ji.EventDriven(1e-11, 1e-11, trials=32), 5, 1e-8),
     ],
 )
-def test_reverse_mode_and_second_derivatives(name, scheme, steps):
+def test_reverse_mode_and_second_derivatives(name, scheme, steps, within):
     """Through an impact that slips and one that sticks, a stop and a reversal, against the closed form."""
     p, exact, t1 = MOTIONS[name]
     keys = VARIED[exact]
@@ -372,7 +379,7 @@ def test_reverse_mode_and_second_derivatives(name, scheme, steps):
     np.testing.assert_allclose(jax.jacrev(f)(x), jax.jacfwd(right)(x), rtol=0, atol=1e-9)
     second = jax.jacfwd(jax.jacfwd(f))(x)
     expected = jax.jacfwd(jax.jacfwd(right))(x)
-    np.testing.assert_allclose(second, expected, rtol=0, atol=1e-8 * np.max(np.abs(expected)))
+    np.testing.assert_allclose(second, expected, rtol=0, atol=within * np.max(np.abs(expected)))
 
 
 @pytest.mark.slow

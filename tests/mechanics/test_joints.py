@@ -153,13 +153,13 @@ def test_a_rail_of_two_gaps_holds_against_a_wall(scheme):
     assert not found.failed
 
 
-# a four-bar linkage in three angles, its loop closed by two equations and so by four gaps, with a stop
+# bodies that go past what there is
 
 
 def galperin(ratio, t1, steps, **options):
-    """A ball of mass 1 between a wall and one of mass ``ratio`` that comes at it: found, and the exact end,
+    """A ball of mass 1 between a wall and one of mass ``ratio`` that comes at it: found, and the exact place,
     from impact to impact."""
-    x, v, t, count = np.array([1.0, 2.0]), np.array([0.0, -1.0]), 0.0, 0
+    x, v, t = np.array([1.0, 2.0]), np.array([0.0, -1.0]), 0.0
     while True:
         wall = -x[0] / v[0] if v[0] < 0 else np.inf
         pair = (x[1] - x[0]) / (v[0] - v[1]) if v[0] > v[1] else np.inf
@@ -167,7 +167,6 @@ def galperin(ratio, t1, steps, **options):
             break
         t, x = t + min(wall, pair), x + min(wall, pair) * v
         v = np.array([-v[0], v[1]]) if wall < pair else 2 * (v[0] + ratio * v[1]) / (1 + ratio) - v
-        count += 1
     balls = ji.Problem(
         lambda t, q, v, args: jnp.zeros(2),
         lambda t, q, args: jnp.stack([q[0], q[1] - q[0]]),
@@ -175,14 +174,14 @@ def galperin(ratio, t1, steps, **options):
         restitution=1.0,
     )
     found = ji.solve(balls, [1.0, 2.0], [0.0, -1.0], t1=t1, steps=steps, scheme=ji.MoreauJean(), **options)
-    return found, x + (t1 - t) * v, v, count
+    return found, x + (t1 - t) * v
 
 
 @pytest.mark.parametrize("execution", ["native", pytest.param("xla", marks=pytest.mark.slow)])
 def test_a_body_that_is_pushed_past_what_faces_it_fails(execution):
     """Velocities off by 500, or places by 1, the room having been 1."""
     for ratio in (1e4, 1e6):
-        found, x, _, _ = galperin(ratio, 4.0, 1009, save="final", execution=execution)
+        found, x = galperin(ratio, 4.0, 1009, save="final", execution=execution)
         assert found.failed and ji.Status.GAP_UNRESOLVED & int(found.status)
         assert np.max(np.abs(found.q[-1] - x)) > 1
 
