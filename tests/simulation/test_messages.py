@@ -91,6 +91,7 @@ CASES = {
         {"scheme": ji.PaoliSchatzman(fixed_point_tolerance=float("nan"))},
         r"\(fixed_point_tolerance=...\) must be finite",
     ),
+    "tolerance=-1 of ActiveSet": ({"projection": ji.ActiveSet(tolerance=-1.0)}, "must be finite and not negative"),
     "tolerance=-1": ({"projection": ji.ADMM(tolerance=-1.0)}, r"ADMM\(tolerance=...\) must be finite and not negative"),
     "tolerance=nan": (
         {"projection": ji.ProjectedGradient(tolerance=float("nan"))},
