@@ -112,6 +112,7 @@ def test_stick_slip_ends_where_the_swing_only_just_reaches_the_belt():
     assert branch.events[-1].parameter == pytest.approx(last, rel=3e-4)  # 400 steps leave some (2 pi/400)^2
 
 
+@pytest.mark.slow
 def test_a_branch_of_stick_slip():
     """While it sticks all is forgotten but the time, which a surface leaves out: every multiplier is zero,
     and the period known."""
@@ -165,8 +166,8 @@ def test_basins_of_rest_and_of_stick_slip():
     np.testing.assert_array_equal(found.labels[sure] == rests, fastest[sure] < ARGS["belt"])
 
 
-def test_orbits_by_a_tolerance():
-    """Without ``steps`` analyses go by `EventDriven`: stick-slip and motions that turn round to nine digits."""
+def test_stick_slip_by_a_tolerance():
+    """Without ``steps`` analyses go by `EventDriven`: nine digits."""
     period, centre, speed = stick_slip(ARGS["belt"])
     branch = analysis.continue_orbit(
         BELT.problem, [centre, 0.0], [speed, 0.0], args=ARGS, parameter="belt", bounds=(0.2, 1.5), period=period,
@@ -175,6 +176,10 @@ def test_orbits_by_a_tolerance():
     assert branch.ended == "bounds"
     np.testing.assert_allclose(branch.period, stick_slip(branch.parameter)[0], rtol=1e-9)
     assert np.max(np.abs(branch.multipliers)) < 1e-9
+
+
+@pytest.mark.slow
+def test_motions_that_turn_round_by_a_tolerance():
     args = {"frequency": 1.5}
     start = ji.solve(
         SHAKEN,

@@ -3,7 +3,6 @@ its report."""
 
 import json
 import math
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -14,9 +13,6 @@ from jaximpact.conformance import COARSE, FINE, Adapter, Cell, own
 from jaximpact.conformance import __main__ as command
 from jaximpact.conformance.cases import relative_error
 from support.experiments.conformance import cases
-
-ROOT = Path(__file__).resolve().parents[2]
-
 
 CLOSED = [name for name, case in cases.CASES.items() if case.formula]
 REFERENCE = [name for name in cases.CASES if name not in CLOSED]

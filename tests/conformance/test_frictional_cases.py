@@ -1,7 +1,6 @@
 """The conformance cases with friction: recorded numbers, the motion that the formulas state, and who is asked them."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from jaximpact.conformance import Adapter, own, report
 from jaximpact.conformance import __main__ as command
 from jaximpact.conformance.cases import relative_error
 
-ROOT = Path(__file__).resolve().parents[2]
 NAMES = list(conformance.frictional_cases())
 FRICTIONLESS = """
 def final_state(case, theta, steps):

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import jaximpact as ji
 from support.experiments.conformance import cases, central_differences, reference
-
-ROOT = Path(__file__).resolve().parents[2]
-SHARED = ROOT.parent / "shared" / "design" / "sensitivity_cases.txt"
 
 # the integrator's tolerance of 1e-12, through a motion of a hundred steps and a Jacobian of order 10
 SOLVED = 1e-9
@@ -102,29 +97,6 @@ def test_the_reference_has_the_known_numbers(name):
     rows, columns, values, unit = KNOWN[name]
     place = np.ix_([case.rows.index(r) for r in rows.split()], [case.columns.index(c) for c in columns.split()])
     np.testing.assert_allclose(case.exact.jacobian[place], values, rtol=0, atol=unit)
-
-
-def shared_rows():
-    """(case name, state, Jacobian) of the file with nine decimals, where it is present."""
-    if not SHARED.is_file():
-        return []
-    names = ["grav1d", "harm1d", "moving1d", "billiard", "dpend", "dpend-plastic", "stick1d", "bowl", "hop1d"]
-    blocks = SHARED.read_text().split(" x(T)= ")[1:]
-    numbers = lambda text: np.array(text.replace("[", " ").replace("]", " ").split(), float)
-    found = []
-    for name, block in zip(names, blocks, strict=True):
-        state = numbers(block.split(" events ")[0])
-        jacobian = numbers(block.split(" \n", 1)[1].split("]]")[0])
-        found.append(pytest.param(name, state, jacobian.reshape(state.size, -1), id=name))
-    return found
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "state", "jacobian"), shared_rows())
-def test_nine_decimals(name, state, jacobian):
-    exact = cases.get(name).exact_at()
-    np.testing.assert_allclose(exact.state, state, rtol=0, atol=2e-9)
-    np.testing.assert_allclose(exact.jacobian, jacobian, rtol=0, atol=5e-9)
 
 
 def test_phases_meet_the_impact_in_every_part_of_a_step():

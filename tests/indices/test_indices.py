@@ -16,7 +16,7 @@ from jaximpact.study import MemoryStore
 from support import study_systems
 
 G, END = 9.81, 0.7
-(A, B), (C, D) = BOUNDS = (0.4, 0.8), (1.0, 1.5)
+(A, B), (C, D) = (0.4, 0.8), (1.0, 1.5)
 RANGES = {"q0[0]": (C, D), "e": (A, B)}
 
 EU, EU2 = np.sqrt(2 * G) * (2 / 3) * (D**1.5 - C**1.5) / (D - C), G * (C + D)

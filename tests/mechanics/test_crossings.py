@@ -58,16 +58,6 @@ def of_ball(q0, place, e, t1):
     return jnp.where(t1 > t_again, jnp.stack([place + at_place * s - 7.0 * s**2, at_place - 14.0 * s]), before)
 
 
-@pytest.mark.slow
-def test_a_surface_that_is_passed():
-    """q = (t1 - t) v0 - (t1 - t)^2 / 2 from t = -q0 / v0 = 1 on, which is the end of a step; exact, as the force is
-    constant on both sides."""
-    found = ji.sensitivities(STEP, [-1.0], [1.0], t1=1.5, h=0.01, wrt="q0", scheme=SCHEME)
-    assert found.trusted
-    np.testing.assert_allclose([found.value["q"].item(), found.value["v"].item()], [0.375, 0.5], atol=1e-12)
-    np.testing.assert_allclose([found.jacobian[x]["q0"].item() for x in ("q", "v")], [0.5, -1.0], atol=1e-12)
-
-
 @pytest.mark.parametrize("steps", [slow(1000), 12])
 def test_crossings_and_an_impact_between_them(steps):
     """Place, wall and place again; of 12 steps one has place and wall, the next one the place."""
@@ -160,36 +150,6 @@ def test_by_restitution_where_a_contact_lets_go_soon_behind_the_landing(scheme, 
     assert found.jacobian["v"]["args"].item() == pytest.approx(-1.0, abs=1e-9)
 
 
-def final(x, execution="xla"):
-    """Last position and velocity of PUSHED by its place and push, its start and e."""
-    args = DATA | {"place": x[2], "push": x[3]}
-    found = ji.solve(
-        PUSHED, x[:1], x[1:2], t1=1.6, steps=40, e=x[4], args=args, scheme=SCHEME, save="final", execution=execution
-    )
-    return jnp.concatenate([found.q[-1], found.v[-1]])
-
-
-@pytest.mark.slow
-def test_backwards():
-    """Through a place, a wall and the place again, by the exact motion."""
-
-    def place(x):
-        found = ji.solve(BALL, x[:1], [0.0], t1=0.6, steps=50, e=x[2], args=x[1], scheme=SCHEME, save="final")
-        return found.q[-1, 0]
-
-    x = jnp.array([1.0, 0.1, 0.5])
-    right = jax.jit(jax.grad(lambda x: of_ball(*x, 0.6)[0]))(x)
-    np.testing.assert_allclose(jax.grad(place)(x), right, atol=1e-11)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("execution", ["native", "xla"])
-def test_backwards_as_forwards(execution):
-    x = jnp.array([0.6, 0.0, 0.3, 1.7, 0.7])
-    of = lambda x: final(x, execution)
-    np.testing.assert_allclose(jax.jacrev(of)(x), jax.jacfwd(of)(x), rtol=1e-10, atol=1e-10)
-
-
 @pytest.mark.slow
 def test_second_derivatives():
     """Of a motion through a place, a wall and the place again, by the exact one."""
@@ -201,20 +161,6 @@ def test_second_derivatives():
     x = jnp.array([1.0, 0.1, 0.5])
     right = jax.hessian(lambda x: of_ball(*x, 0.6)[0])(x)
     np.testing.assert_allclose(jax.jacfwd(jax.jacfwd(place))(x), right, atol=1e-9)
-
-
-@pytest.mark.slow
-def test_a_motion_of_many_is_what_it_is_alone():
-    """Each passes another surface, or none."""
-    q0, places = np.array([[0.6], [0.62], [0.64]]), np.array([0.3, 0.2, 5.0])
-    axes = {"drag": None, "place": 0, "push": None}
-    options = {"t1": 1.6, "h": 0.02, "e": 0.7, "wrt": WRT, "progress": False, "scheme": SCHEME}
-    every = ji.sensitivities(PUSHED, q0, 0 * q0, args=DATA | {"place": places}, args_axes=axes, **options)
-    for lane, place in enumerate(places):
-        one = ji.sensitivities(PUSHED, q0[lane], [0.0], args=DATA | {"place": place}, **options)
-        parts = [one.value, *(one.jacobian[output] for output in ("q", "v"))]
-        alone = np.concatenate([np.ravel(x) for tree in parts for x in jax.tree.leaves(tree)])
-        np.testing.assert_allclose(flat(every)[lane], alone, rtol=1e-10, atol=1e-12)
 
 
 def told(problem, q0, v0, t1, steps=150, scheme=SCHEME, **options):

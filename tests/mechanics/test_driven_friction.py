@@ -5,17 +5,15 @@ Exact motions are closed forms, or located by code that shares nothing with the 
 to 1e-11 in states and 1e-10 in Jacobians.
 """
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import jaximpact as ji
 from support.breadth import slow_but
-from support.experiments.friction import ALL, DISK, MOTIONS, VARIED, call_of, exact_of, jacobian
-from support.sliding_bodies import BELT, CORNER, ROD
-from support.static_friction import BLOCK, NUMBERS, located, slopes_of
+from support.experiments.friction import ALL, call_of, exact_of, jacobian
 from support.static_friction import MOTIONS as STATIC
+from support.static_friction import errors, exact
 
 G = 9.81
 TIGHT = ji.EventDriven(1e-11, 1e-11)
@@ -39,104 +37,10 @@ def test_states_and_jacobians_have_the_digits_of_the_tolerance(name):
 @pytest.mark.parametrize("name", STATIC)
 def test_several_events_in_a_row(name):
     """Static friction above that of slip: where a contact breaks away, its force jumps."""
-    changes, (x, v), t1, events = STATIC[name]
-    args = NUMBERS | changes
-    expected, found = located(args, x, v, t1)
-    assert found == events
-    varied = [key for key in args if args[key]]
-    call = {"t1": t1, "steps": 20, "args": args, "wrt": "args", "scheme": TIGHT}
-    own = ji.sensitivities(BLOCK, [x, 0.0], [v, 0.0], **call)
-    assert own.status == 0
-    np.testing.assert_allclose([own.value["q"][0], own.value["v"][0]], expected, rtol=0, atol=1e-9)
-    slopes = slopes_of(args, x, v, t1, varied, 1e-5)
-    rows = [[own.jacobian[k]["args"][key][0] for key in varied] for k in "qv"]
+    (of_state, of_slopes), found = errors(name, TIGHT, 20)
+    assert found.status == 0 and of_state < 1e-9
     # those of differences
-    np.testing.assert_allclose(rows, slopes, rtol=0, atol=1e-7 * (1 + np.max(np.abs(slopes))))
-
-
-@pytest.mark.slow
-def test_reverse_mode_second_derivatives_lanes_and_executions():
-    """Through an impact that slips and one that sticks, against the closed form; single precision has its digits."""
-    p, exact, t1 = MOTIONS["bounces, slips, sticks"]
-    keys, x = VARIED[exact], jnp.stack([p[key] for key in VARIED[exact]])
-    at = lambda x: p | dict(zip(keys, x, strict=True))
-
-    def state(x, **options):
-        p = at(x)
-        args = {name: p[name] for name in ("gx", "gy", "mu", "R", "I")}
-        call = {"t1": t1, "steps": 5, "args": args, "e": p["e"], "save": "final"}
-        found = ji.solve(DISK, p["q0"], p["v0"], **call | {"scheme": TIGHT} | options)
-        return jnp.concatenate([found.q[-1], found.v[-1]])
-
-    few = ji.EventDriven(1e-11, 1e-11, trials=32)
-    right = jax.jacfwd(lambda x: exact(at(x), t1))
-    np.testing.assert_allclose(jax.jacrev(lambda x: state(x, scheme=few))(x), right(x), rtol=0, atol=1e-9)
-    second, expected = jax.jacfwd(jax.jacfwd(state))(x), jax.jacfwd(right)(x)
-    np.testing.assert_allclose(second, expected, rtol=0, atol=1e-8 * np.max(np.abs(expected)))
-    native, xla = (state(x, execution=way) for way in ("native", "xla"))
-    np.testing.assert_allclose(native, xla, rtol=0, atol=1e-13)
-    lanes = jax.vmap(state)(jnp.stack([x, x.at[0].set(jnp.nan), 1.01 * x]))
-    np.testing.assert_allclose(lanes[0], native, rtol=0, atol=1e-13)
-    single = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), (p["q0"], p["v0"], p["e"], at(x)))
-    args = {name: single[3][name] for name in ("gx", "gy", "mu", "R", "I")}
-    low = ji.solve(DISK, *single[:2], t1=t1, steps=5, args=args, e=single[2], scheme=ji.EventDriven(1e-5, 1e-5))
-    assert low.q.dtype == jnp.float32
-    np.testing.assert_allclose(low.q[-1], native[:3], rtol=0, atol=1e-4)  # ten tolerances
-
-
-@pytest.mark.slow
-def test_slip_that_only_just_stops_is_told():
-    """The last velocity falls by -d where the block sticks for a while, and not otherwise."""
-    args = {"d": np.array([-1e-2, -1e-10, 1e-10, 2e-2])}
-    call = {"args": args, "args_axes": 0, "t1": 1.0, "scheme": ji.EventDriven(), "wrt": "args"}
-    found = ji.sensitivities(BELT, [0.0, 0.0], [2.0, 0.0], **call)
-    np.testing.assert_allclose(found.value["v"][:, 0], 2 - 0.3 * G - np.minimum(args["d"], 0), rtol=0, atol=1e-8)
-    np.testing.assert_allclose(found.jacobian["v"]["args"]["d"][[0, 3], 0], [-1, 0], rtol=0, atol=1e-7)
-    assert found.trusted.tolist() == [True, False, False, True]
-
-
-@pytest.mark.slow
-def test_corners_and_rods_that_may_jam():
-    turn = np.linspace(0, 3, 16)
-    args = {"turn": turn, "g": G + 0 * turn, "R": 0 * turn, "far": 0 * turn}
-    call = {"args_axes": 0, "scheme": ji.EventDriven()}
-    rest = ji.ensemble(CORNER, np.zeros(3), np.zeros(3), t1=0.3, args=args, e=np.zeros((16, 2)), **call)
-    assert not np.any(rest.failed) and np.max(np.abs(rest.q)) < 1e-15
-    args, far = dict.fromkeys(("turn", "g"), np.zeros(3)) | {"R": np.full(3, 0.2)}, np.array([-1e-3, 0, 1e-3])
-    start = [1.2, 1.2, 0.0], [-1.0, -1.0, 4.0]
-    found = ji.ensemble(CORNER, *start, t1=2.0, args=args | {"far": far}, e=np.full((3, 2), 0.5), **call)
-    assert found.status.tolist() == [0, ji.Status.IMPULSES_COUPLED, 0]
-    # it lifts off; where it slides so that more push presses its end down, beyond the bound, it could also jam
-    q0, spin = [0.0, np.sin(1.0), 1.0], 4.0
-    v0 = np.array([[way * 6.0, spin * np.cos(1.0), spin] for way in (-1, 1, -1)])
-    lanes = {"args": {"mu": np.array([1.8, 1.8, 1.2])}, "e": np.zeros((3, 1))}
-    found = ji.ensemble(ROD, q0, v0, t1=0.05, **lanes, **call)
-    assert not np.any(found.impulse) and found.status.tolist() == [ji.Status.FRICTION_JAMMED, 0, 0]
-
-
-@pytest.mark.slow
-def test_a_block_that_slides_over_an_edge_and_one_under_a_force_that_jumps():
-    """What a kink of the ground lets go, flies on; where the force jumps is located beside friction."""
-    gravity = lambda t, q, v, args: jnp.stack([0 * t, 0 * t - G])
-    rubs = {"slip": lambda t, q, v, args: v[:1], "friction": 0.3}
-    table = ji.Problem(gravity, lambda t, q, args: (q[1] + 20 * jnp.maximum(q[0] - 1, 0))[None], **rubs)
-    found = ji.solve(table, [0.0, 0.0], [3.0, 0.0], t1=0.6, scheme=ji.EventDriven(), save="final")
-    speed = np.sqrt(9 - 2 * 0.3 * G)
-    flight = 0.6 - (3 - speed) / (0.3 * G)
-    np.testing.assert_allclose(found.q[-1], [1 + speed * flight, -G * flight**2 / 2], rtol=0, atol=1e-6)
-    floor = ji.Problem(gravity, lambda t, q, args: q[1:], **rubs)
-    pushed = floor.replace(
-        force=lambda t, q, v, args: gravity(t, q, v, args) + jnp.stack([jnp.where(q[0] > 0.5, -2.0, 0.0), 0.0])
-    )
-    call = {"t1": 0.5, "scheme": ji.EventDriven(), "wrt": "v0"}
-    told = ji.sensitivities(pushed, [0.0, 0.0], [3.0, 0.0], **call)
-    at_step = np.sqrt(9 - 2 * 0.3 * G * 0.5)
-    rest = 0.5 - (3 - at_step) / (0.3 * G)
-    np.testing.assert_allclose(told.value["v"][0], at_step - (0.3 * G + 2) * rest, rtol=0, atol=1e-7)
-    later = 3 / at_step
-    slope = later + (0.3 * G + 2) * (1 - later) / (0.3 * G)
-    assert told.trusted
-    np.testing.assert_allclose(told.jacobian["v"]["v0"][0, 0], slope, rtol=0, atol=1e-7)
+    assert of_slopes < 1e-7 * (1 + np.max(np.abs(exact(name)[-1])))
 
 
 @pytest.mark.slow

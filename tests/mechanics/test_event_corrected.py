@@ -4,10 +4,6 @@ A median over four neighbouring step counts stands for the error at one h: it de
 falls. Where force and walls make the path piecewise a polynomial of degree three, the scheme is exact up to round-off.
 """
 
-import ast
-import re
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,7 +16,6 @@ from jaximpact.extend import Motion, Solved
 from support.breadth import slow, slow_but
 
 SCHEME = ji.EventCorrected()
-CASES = Path(__file__).resolve().parents[3] / "shared" / "design" / "sensitivity_cases.txt"
 PHASES = (0, 1, 3, 7)
 
 fall = lambda t, q, v, args: jnp.full_like(q, -args["g"])
@@ -69,34 +64,6 @@ def final(problem, q0, v0, **options):
 # values and derivatives against closed forms
 
 
-@pytest.fixture(scope="module")
-def ball_flow():
-    p = {"y": 1.0, "v": -0.4, "e": 0.7, "g": 9.81}
-    return p, flow(BALL, (["y"], ["v"]), 0.7, p)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("t1", "bounces"), [(0.7, 1), (1.2, 2)])
-def test_ball_is_exact(ball_flow, t1, bounces):
-    """Parabolas: state and Jacobian are exact to round-off at every h, after one bounce and after two."""
-    p, run = ball_flow
-
-    def exact(x):
-        y, v, e, g = x
-        speed = jnp.sqrt(v * v + 2 * g * y)  # of the first impact, at (v + speed)/g
-        flights = sum(e**k for k in range(1, bounces))
-        left = t1 - (v + speed + 2 * speed * flights) / g
-        up = e**bounces * speed
-        return jnp.stack([up * left - 0.5 * g * left**2, up - g * left])
-
-    x = jnp.array(list(p.values()))
-    assert exact(x)[0] > 0
-    for n in (13, 70, 101):
-        state, jacobian = run(n, t1=t1)
-        np.testing.assert_allclose(state, exact(x), atol=1e-12)
-        np.testing.assert_allclose(jacobian, jax.jacfwd(exact)(x), atol=1e-11)
-
-
 def test_oscillator_against_a_wall_is_second_order():
     p = {"q": 1.0, "v": 0.0, "e": 0.8, "w": 2.0, "wall": 0.3}
     t1 = 1.7
@@ -116,26 +83,6 @@ def test_oscillator_against_a_wall_is_second_order():
     found = np.array([errors(run, t1, h, exact(x), jax.jit(jax.jacfwd(exact))(x)) for h in (2e-2, 2e-3)])
     assert np.all(np.log10(found[0] / found[1]) >= 1.8), found
     assert np.all(found[1] <= 1e-4), found  # a few (w h)^2
-
-
-@pytest.mark.slow
-def test_two_walls_hit_at_once():
-    """Orthogonal walls: each coordinate is a motion of its own, x = e (|v| t - x0), and so is its derivative."""
-    walls = ji.Problem(lambda t, q, v, args: jnp.zeros(2), lambda t, q, args: q)
-
-    @jax.jit
-    @lambda f: jax.jacfwd(f, (0, 1, 2), has_aux=True)
-    def run(q0, v0, e):
-        s = final(walls, q0, v0, t1=0.5, steps=53, e=e)
-        found = jnp.concatenate([s.q[-1], s.v[-1]])
-        return found, found
-
-    e, eye, zero = 0.6, np.eye(2), np.zeros((2, 2))
-    jacobian, state = run(jnp.array([0.3, 0.3]), jnp.array([-1.0, -1.0]), e)
-    np.testing.assert_allclose(state, [e * 0.2, e * 0.2, e, e], atol=1e-13)
-    exact = (np.vstack([-e * eye, zero]), np.vstack([-e * 0.5 * eye, -e * eye]), np.array([0.2, 0.2, 1.0, 1.0]))
-    for found, expected in zip(jacobian, exact, strict=True):
-        np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
 @pytest.mark.slow
@@ -160,35 +107,8 @@ def test_oblique_walls_hit_at_once():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("e", [0.0, 0.5])
-def test_imploding_ring_of_growing_disks(e):
-    """Four disks move to one point, grow, and touch all at once: exact, as every path is straight.
-
-    Neighbours on a ring of radius R have the gap 2 s R - 2 r, s = sin(pi/4); the impact law is that of one gap.
-    """
-    i, j = np.triu_indices(4, 1)
-
-    def gaps(t, q, args):
-        x = q.reshape(4, 2)
-        return jnp.sqrt(jnp.sum((x[i] - x[j]) ** 2, axis=1)) - 2 * (0.3 + 0.1 * t)
-
-    speed, radius, growth, t1, s = 0.6, 1.5, 0.1, 2.0, np.sin(np.pi / 4)
-    angle = 0.3 + np.pi / 2 * np.arange(4)
-    out = np.stack([np.cos(angle), np.sin(angle)], 1).ravel()
-    meets = (2 * s * radius - 0.6) / (2 * s * speed + 2 * growth)
-    after = (e * (2 * s * speed + 2 * growth) + 2 * growth) / (2 * s)
-    disks = ji.Problem(lambda t, q, v, args: jnp.zeros_like(q), gaps)
-    found = ji.ensemble(
-        disks, radius * out, -speed * out, t1=t1, h=np.array([2e-2, 1e-2, 5e-3]), e=e, scheme=SCHEME, save="final"
-    )
-    at = radius - speed * meets + after * (t1 - meets)
-    np.testing.assert_allclose(found.q[:, -1], [at * out] * 3, atol=1e-11)
-    np.testing.assert_allclose(found.v[:, -1], [after * out] * 3, atol=1e-11)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("e", [0.0, 0.5])
 def test_imploding_icosahedron(e):
-    """Twelve balls on the corners of an icosahedron meet at the centre: thirty contacts at one instant,
+    """Twelve balls on the corners of an icosahedron, which grow, meet at the centre: thirty contacts at one instant,
     and symmetry says what follows."""
     golden = (1 + np.sqrt(5)) / 2
     signs = [(a, b * golden) for a in (1, -1) for b in (1, -1)]
@@ -197,16 +117,19 @@ def test_imploding_icosahedron(e):
     edge = apart[0, 1:].min()
     first, second = np.nonzero(np.triu(apart < 1.01 * edge, 1))
     assert len(first) == 30
+    growth = 0.1  # of the edge, in a unit of time: gaps close at 1 + growth, and open at e times that
+    after = e * (1 + growth) + growth
 
     def gaps(t, q, args):
         x = q.reshape(12, 3)
-        return jnp.linalg.norm(x[first] - x[second], axis=1) - 0.5 * edge  # they touch half way
+        # they touch half way
+        return jnp.linalg.norm(x[first] - x[second], axis=1) - (0.5 + growth * (t - 0.5)) * edge
 
     problem = ji.Problem(lambda t, q, v, args: 0 * q, gaps)
     options = {"scheme": SCHEME, "save": "final", "sensitivity": "corrected"}
     found = ji.solve(problem, corners.ravel(), -corners.ravel(), t1=0.9, steps=101, e=e, **options)
-    # 0.5 inwards, and what is left of 0.9 outwards with speed e; straight pieces: to round-off
-    np.testing.assert_allclose(found.q[-1], (0.5 + 0.4 * e) * corners.ravel(), atol=1e-12)
+    # 0.5 inwards, and what is left of 0.9 outwards; straight pieces: to round-off
+    np.testing.assert_allclose(found.q[-1], (0.5 + 0.4 * after) * corners.ravel(), atol=1e-12)
     assert not found.failed and int(found.status) & int(ji.Status.DERIVATIVE_EVENTS)
 
 
@@ -231,24 +154,6 @@ def test_rows_between_steps_are_second_order():
         assert error[-1] <= 2 * (w * h[-1]) ** 2  # (w h)^2 over a phase of two
     np.testing.assert_array_equal(s.q[:4, :-1], s.q[4:, :-1])
     np.testing.assert_array_equal(s.v[:4, :-1], s.v[4:, :-1])
-
-
-@pytest.mark.slow
-def test_release_at_a_time_that_depends_on_parameters():
-    """Force t - c holds a resting ball until t = c: q = (t - c)^3/6; exact, as multiplier and path are polynomials."""
-    lift = ji.Problem(lambda t, q, v, args: jnp.stack([t - args]), lambda t, q, args: q, restitution=0.5)
-
-    @jax.jit
-    @lambda f: jax.jacfwd(f, has_aux=True)
-    def run(c):
-        s = final(lift, [0.0], [0.0], t1=2.0, steps=37, args=c)
-        found = jnp.stack([s.q[-1, 0], s.v[-1, 0], s.impulse[-1, 0]])
-        return found, found
-
-    c = 0.83
-    jacobian, state = run(c)
-    np.testing.assert_allclose(state, [(2 - c) ** 3 / 6, (2 - c) ** 2 / 2, c**2 / 2], atol=1e-12)
-    np.testing.assert_allclose(jacobian, [-((2 - c) ** 2) / 2, -(2 - c), c], atol=1e-11)
 
 
 @pytest.mark.slow
@@ -282,99 +187,7 @@ def test_impact_opens_another_contact():
         np.testing.assert_allclose(found, expected, atol=1e-11)
 
 
-# the cases with Jacobians from an event-located reference, to nine decimals
-
-
-def _lagrangian(t, q, v, args):
-    l1, l2, m1, m2 = 1.0, 0.8, 1.0, args["m2"]
-    kinetic = (m1 + m2) * (l1 * v[0]) ** 2 + m2 * (l2 * v[1]) ** 2
-    kinetic = 0.5 * kinetic + m2 * l1 * l2 * jnp.cos(q[0] - q[1]) * v[0] * v[1]
-    return kinetic + args["g"] * ((m1 + m2) * l1 * jnp.cos(q[0]) + m2 * l2 * jnp.cos(q[1]))
-
-
-_disk = lambda t, q, args: jnp.stack([(args["R"] ** 2 - q @ q) / (2 * args["R"])])
-_weight = lambda t, q, v, args: jnp.stack([0 * args["g"], -args["g"]])
-_wall = lambda t, q, args: q - args["wall"]
-_tip = lambda t, q, args: jnp.stack([args["xw"] - jnp.sin(q[0]) - 0.8 * jnp.sin(q[1])])
-PROBLEMS = {
-    "moving1d": (ji.Problem(fall, lambda t, q, args: q - args["A"] * jnp.sin(args["Om"] * t)), (["y0"], ["v0"])),
-    "dpend": (ji.Problem.from_lagrangian(_lagrangian, _tip), (["p1", "p2"], ["w1", "w2"])),
-    "stick1d": (
-        ji.Problem(lambda t, q, v, args: jnp.stack([-args["g"] - args["B"] * jnp.sin(args["Om"] * t)]), _wall),
-        (["y0"], ["v0"]),
-    ),
-    "bowl": (ji.Problem(_weight, _disk), (["x0", "y0"], ["vx", "vy"])),
-    "hop1d": (ji.Problem(lambda t, q, v, args: jnp.stack([args["f"]]), _wall), (["y0"], ["v0"])),
-}
-# Largest relative error of the Jacobian at h = 1e-2 and 1e-3 in a prototype of the same idea; half as much again covers
-# the phases. Where it found less than the decimals of the references allow to see, 1e-8 stands.
-PROTOTYPE = {
-    "moving1d": (1e-8, 1e-8),
-    "dpend-0.6": (6e-3, 6e-5),
-    "dpend-0.0": (2e-3, 1.6e-5),
-    "stick1d": (2.8e-2, 2.9e-3),
-    "bowl": (1.5e-4, 1.4e-6),
-    "hop1d": (1e-8, 1e-8),
-}
-
-
-def read_cases():
-    """(name, t1, parameters, state, Jacobian) of every case of the file."""
-    numbers = lambda text: np.array([float(x) for x in re.findall(r"-?\d+\.?\d*", text)])
-    for block in re.split(r"\n(?=\w+(?:\([^)]*\))? T )", CASES.read_text()):
-        head, rest = block.split("\n", 1)
-        name, p = re.match(r"\w+", head)[0], ast.literal_eval(head[head.index("{") :])
-        state = numbers(rest[rest.index("[") : rest.index("]")])
-        jacobian = numbers(rest[rest.index("[[") :]).reshape(len(state), len(p))
-        yield name, float(head.split()[2]), p, state, jacobian
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not CASES.exists(), reason="the reference Jacobians are not at hand")
-@pytest.mark.parametrize("name", PROBLEMS)
-def test_reference_cases(name):
-    """State and Jacobian: as small as the prototype's, and second order wherever anything is left to see."""
-    problem, start = PROBLEMS[name]
-    cases = [case for case in read_cases() if case[0] == name]
-    run = flow(problem, start, cases[0][1], cases[0][2])
-    for _, t1, p, state, jacobian in cases:
-        found = np.array([errors(run, t1, h, state, jacobian, p=p) for h in (1e-2, 1e-3)])
-        bounds = PROTOTYPE[name if len(cases) == 1 else f"{name}-{p['e']}"]
-        assert np.all(found[:, 1] <= 1.5 * np.array(bounds)), found
-        assert np.all((found[1] < 1e-8) | (np.log10(found[0] / found[1]) >= 1.8)), found
-
-
 # invariants and modes of use
-
-
-@pytest.mark.slow
-def test_forward_is_reverse_and_float32_is_finite():
-    """A batch from e = 0 to e = 1, at rest and bouncing: both modes agree, and float32 gives the same gradient."""
-
-    def mean(y, g):
-        one = lambda e: final(BALL, y, jnp.zeros_like(y), t1=1.0, steps=50, args={"g": g}, e=e)
-        s = jax.vmap(one)(jnp.linspace(0, 1, 5, dtype=y.dtype))
-        return jnp.mean(s.q[:, -1, 0] * s.v[:, -1, 0])
-
-    at, along = (jnp.array([1.0]), 9.81), (jnp.array([0.5]), 0.7)
-    gradient = jax.jit(jax.grad(mean, (0, 1)))
-    reverse = gradient(*at)
-    forward = jax.jit(lambda at, along: jax.jvp(mean, at, along)[1])(at, along)
-    np.testing.assert_allclose(forward, reverse[0] @ along[0] + reverse[1] * along[1], rtol=1e-9)
-    for a, b in zip(gradient(at[0].astype(jnp.float32), np.float32(9.81)), reverse, strict=True):
-        assert a.dtype == jnp.float32
-        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3)  # round-off, 1e-7, of each of 50 steps, amplified
-
-
-@pytest.mark.slow
-def test_lanes_are_single_runs():
-    heights = np.linspace(0.1, 1.0, 7)[:, None]
-    options = {"t1": 1.0, "h": 0.01, "args": {"g": 9.81}, "e": 0.6, "scheme": SCHEME}
-    batch = ji.ensemble(BALL, heights, [0.0], save="final", **options)
-    for k, height in enumerate(heights):
-        single = final(BALL, height, [0.0], **options)
-        for name in ("q", "v", "impulse"):
-            np.testing.assert_allclose(getattr(batch, name)[k], getattr(single, name), atol=1e-13)
 
 
 @pytest.mark.slow
@@ -442,13 +255,6 @@ def test_restitution_per_contact_and_no_constraints():
     spring = ji.Problem(lambda t, q, v, args: -q)
     s = final(spring, [1.0], [0.0], t1=1.0, steps=100)
     assert abs(s.q[-1, 0] - np.cos(1)) <= 1e-4 / 6  # h^2/6
-
-
-def test_bad_options_are_named():
-    with pytest.raises(ValueError, match="order"):
-        final(BALL, [1.0], [0.0], t1=1.0, h=0.1, args={"g": 9.81}, scheme=ji.EventDriven(order=3))
-    with pytest.raises(ValueError, match="restitution has shape"):
-        SCHEME.check(BALL, np.zeros(3), 1)
 
 
 @pytest.mark.parametrize("gap", [0.0, 1e-3])

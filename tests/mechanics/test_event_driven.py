@@ -8,8 +8,8 @@ import pytest
 from scipy.linalg import expm
 
 import jaximpact as ji
-from jaximpact import Status, analysis, catalogue
-from jaximpact.catalogue import oscillators
+from jaximpact import Status, analysis
+from support.breadth import slow
 
 SCHEME = ji.EventDriven()
 FACTOR = 30  # of the tolerance: errors of substeps add up, and impacts make more of them
@@ -69,26 +69,6 @@ def test_dips_are_seen(depth):
 
 
 # derivatives
-
-
-@pytest.mark.slow
-def test_ball_has_the_exact_jacobian():
-    """After two bounces, of initial data, restitution and gravity; round-off, as paths are polynomials."""
-
-    def exact(x):
-        y, v, e, g = x
-        speed = jnp.sqrt(v * v + 2 * g * y)
-        left = 1.2 - (v + speed + 2 * speed * e) / g
-        up = e**2 * speed
-        return jnp.stack([up * left - 0.5 * g * left**2, up - g * left])
-
-    def run(x):
-        s = ji.solve(BALL, x[:1], x[1:2], t1=1.2, steps=3, args={"g": x[3]}, e=x[2], scheme=SCHEME, save="final")
-        return jnp.concatenate([s.q[-1], s.v[-1]])
-
-    x = jnp.array([1.0, -0.4, 0.7, 9.81])
-    np.testing.assert_allclose(run(x), exact(x), rtol=0, atol=1e-12)
-    np.testing.assert_allclose(jax.jit(jax.jacfwd(run))(x), jax.jacfwd(exact)(x), rtol=0, atol=1e-11)
 
 
 def test_oscillator_has_the_exact_jacobian():
@@ -223,13 +203,14 @@ def test_directions_that_are_none(direction, said):
             ji.sensitivities(problem, start[:2], start[2:], scheme=ji.MoreauJean(), **options)
 
 
-def test_release_has_the_exact_jacobian():
+@pytest.mark.parametrize(("scheme", "steps"), [(SCHEME, 3), slow(ji.EventCorrected(), 37)], ids=["driven", "corrected"])
+def test_release_has_the_exact_jacobian(scheme, steps):
     """A force t - c holds a resting ball until t = c: q = (t - c)^3 / 6; round-off,
     and what the search leaves of the time."""
     problem = ji.Problem(lambda t, q, v, args: jnp.stack([t - args]), lambda t, q, args: q, restitution=0.5)
 
     def run(c):
-        s = ji.solve(problem, [0.0], [0.0], t1=2.0, steps=3, args=c, scheme=SCHEME, save="final")
+        s = ji.solve(problem, [0.0], [0.0], t1=2.0, steps=steps, args=c, scheme=scheme, save="final")
         return jnp.stack([s.q[-1, 0], s.v[-1, 0], s.impulse[-1, 0]])
 
     c = 0.83
@@ -329,7 +310,7 @@ def test_the_event_at_which_trials_ended_is_named():
         ji.solve(swings, jnp.array([0.1], jnp.float32), [0.0], t1=1e3, steps=1, scheme=scheme).raise_if_failed()
 
 
-@pytest.mark.parametrize("scheme", [SCHEME, ji.EventCorrected()], ids=lambda s: type(s).__name__)
+@pytest.mark.parametrize("scheme", [SCHEME, slow(ji.EventCorrected())], ids=lambda s: type(s).__name__)
 def test_borders_without_end_are_told(scheme):
     """A force in steps of 1/floor(1/t) for t > 0, from t = 0: it was left out, with a clean status; and steps of fixed
     length, before as after."""
@@ -367,15 +348,15 @@ def last(args, trials=20_000):
     return ji.solve(MANY, [1.0], [0.0], t1=1.2, e=0.8, args=args, scheme=scheme, save="final").q[-1, 0]
 
 
-@pytest.mark.parametrize("trials", [20_000, pytest.param(32, marks=pytest.mark.slow)])
-def test_reverse_mode_is_forward_mode(trials):
+@pytest.mark.parametrize(("trials", "lanes"), [(20_000, False), slow(20_000, True), slow(32, False)])
+def test_reverse_mode_is_forward_mode(trials, lanes):
     """Of 100 numbers: by directions, and back through a scan of a fixed number of trials; in lanes,
     which share numbers or have their own."""
     args, along = jnp.zeros(100).at[0].set(2.0), jnp.arange(1.0, 101.0)
     gradient = jax.grad(lambda args: last(args, trials))(args)
     forward = lambda f, x, along: float(jax.jvp(f, (x,), (along,))[1])
     assert gradient @ along == pytest.approx(forward(last, args, along), rel=1e-12)
-    if trials > 100:
+    if lanes:
         own, both, starts = jnp.stack([args, 1.1 * args]), jnp.stack([along, along]), jnp.array([1.0, 1.1])
         each = lambda x: jnp.sum(jax.vmap(last)(x) ** 2)
         same = lambda x: jnp.sum(jax.vmap(lambda q: last(x.at[1].add(q)) ** 2)(starts))
@@ -393,74 +374,6 @@ def test_second_derivatives():
 
     found = jax.jacfwd(jax.jacfwd(lambda w: last(jnp.stack([w]))))(2.0)
     assert found == pytest.approx(float(jax.grad(jax.grad(exact))(2.0)), abs=1e-6)
-
-
-# analyses: the orbit of the impact oscillator is known
-
-DAMPED = catalogue.get("shaw-holmes").case("damped")
-PERIOD = 2 * np.pi / DAMPED.args["frequency"]
-
-
-def section(after=0.3):
-    """Parameters whose orbit has its impact a time before t = 0, and the state there."""
-    damping, frequency, wall = (DAMPED.args[name] for name in ("damping", "frequency", "wall"))
-    orbit, shift, _ = oscillators.periodic_orbit(damping, frequency, wall, DAMPED.restitution)
-    q, v = orbit(np.array([after]))
-    return DAMPED.args | {"shift": shift + after}, q[0], v[0]
-
-
-@pytest.mark.slow
-def test_orbit_to_ten_digits():
-    """State, and the product of the multipliers, e^2 exp(-2 d T), to a hundred tolerances;
-    nothing said of an impact at the end."""
-    args, q, v = section()
-    found = analysis.periodic_orbit(
-        catalogue.get("shaw-holmes").problem, q + 0.01, v, period=PERIOD, steps=1, args=args, e=DAMPED.restitution,
-        scheme=ji.EventDriven(1e-12, 1e-12),
-    )  # fmt: skip
-    assert found.converged and found.status == 0
-    np.testing.assert_allclose([found.q, found.v], [q, v], rtol=0, atol=1e-10)
-    product = DAMPED.restitution**2 * np.exp(-2 * DAMPED.args["damping"] * PERIOD)
-    assert np.prod(found.multipliers).real == pytest.approx(product, abs=1e-10)
-
-
-@pytest.mark.slow
-def test_exponents_add_up_to_the_trace():
-    """-2 d, and the logarithm of e^2 in each period."""
-    args, q, v = section()
-    found = analysis.lyapunov(
-        catalogue.get("shaw-holmes").problem, q + 0.01, v, interval=PERIOD, steps=1, intervals=50, args=args,
-        e=DAMPED.restitution, scheme=ji.EventDriven(1e-12, 1e-12),
-    )  # fmt: skip
-    total = -2 * DAMPED.args["damping"] + 2 * np.log(DAMPED.restitution) / PERIOD
-    assert np.sum(found.exponents) == pytest.approx(total, abs=1e-10)
-
-
-@pytest.mark.slow
-def test_sections_of_a_sweep():
-    """Each value of restitution has its orbit, of which a section has the state."""
-    values, problem = np.array([0.7, 0.8]), catalogue.get("shaw-holmes").problem
-    args, q, v = section()
-    found = analysis.bifurcation(
-        problem,
-        q,
-        v,
-        parameter="e",
-        values=values,
-        period=PERIOD,
-        steps=1,
-        cycles=400,
-        skip=399,
-        args=args,
-        scheme=SCHEME,
-    ).section
-    # transients have died out by e^400
-    np.testing.assert_allclose(found.q[1, -1], q, rtol=0, atol=1e-7)
-    basins = analysis.basins(
-        problem, x=[q[0], q[0] + 0.01], y=[v[0]], period=PERIOD, steps=1, cycles=200, skip=190, args=args,
-        e=DAMPED.restitution, scheme=SCHEME,
-    )  # fmt: skip
-    assert len(basins.attractors) == 1
 
 
 def test_forces_that_jump_between_two_rows_are_located():

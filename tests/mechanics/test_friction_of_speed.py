@@ -38,7 +38,7 @@ def sliding(k, a, v0, t):
     return jnp.stack([(v0 - v - G * k * t) / c, v])
 
 
-@pytest.mark.parametrize("name", slow_but(["EventDriven", "MoreauJean"], SCHEMES))
+@pytest.mark.parametrize("name", slow_but(["EventDriven"], SCHEMES))
 def test_a_block_that_slides_and_stops(name):
     """Its way and speed, and their derivatives by both coefficients and the start, while it slides and at rest."""
     scheme, steps, tolerance = SCHEMES[name]

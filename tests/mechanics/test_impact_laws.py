@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import jaximpact as ji
+from support.breadth import slow_but
 
-slow = lambda *x: pytest.param(*x, marks=pytest.mark.slow)
 LOCATED = [ji.EventDriven(), ji.EventCorrected()]
 SCHEMES = [*LOCATED, ji.MoreauJean()]
 G = 9.81
@@ -61,9 +61,7 @@ def random_rods(lanes):
     return q0, v0, rng.choice([0.3, 0.5, 0.9, 1.0], lanes), rng.uniform(0, 1.2, lanes)
 
 
-@pytest.mark.parametrize(
-    "scheme", [ji.EventDriven(), slow(ji.EventCorrected()), ji.MoreauJean()], ids=lambda x: type(x).__name__
-)
+@pytest.mark.parametrize("scheme", slow_but(LOCATED[:1], SCHEMES), ids=lambda x: type(x).__name__)
 def test_one_contact_without_friction_has_newtons_law(scheme):
     """A ball that bounces twice: both laws give e times the speed, in value and derivative;
     steps of first order agree to first order."""
@@ -77,9 +75,7 @@ def test_one_contact_without_friction_has_newtons_law(scheme):
     assert np.allclose(*found, rtol=0, atol=0.024 if isinstance(scheme, ji.MoreauJean) else 1e-13)
 
 
-@pytest.mark.parametrize(
-    "scheme", [ji.EventDriven(), slow(ji.EventCorrected()), ji.MoreauJean()], ids=lambda x: type(x).__name__
-)
+@pytest.mark.parametrize("scheme", slow_but(SCHEMES[::2], SCHEMES), ids=lambda x: type(x).__name__)
 def test_impacts_with_friction_are_those_of_two_stages(scheme):
     """The end of a rod strikes a rough floor (Kane): velocities of the two stages, by which no energy is gained; by
     Newton's law some rods gain it."""
@@ -100,9 +96,7 @@ def test_impacts_with_friction_are_those_of_two_stages(scheme):
     assert np.sum(newton.status & ji.Status.ENERGY_GAINED != 0) > 5
 
 
-@pytest.mark.parametrize(
-    "scheme", [ji.EventDriven(), slow(ji.EventCorrected()), ji.MoreauJean()], ids=lambda x: type(x).__name__
-)
+@pytest.mark.parametrize("scheme", slow_but(LOCATED[:1], SCHEMES), ids=lambda x: type(x).__name__)
 def test_derivatives_across_an_impact_of_two_stages(scheme):
     """The Jacobian across an impact with friction is that of the two stages and of the time of the impact, by
     differences of the reference."""
@@ -141,7 +135,7 @@ BLOCK = ji.Problem(
 )
 
 
-@pytest.mark.parametrize("scheme", SCHEMES, ids=lambda x: type(x).__name__)
+@pytest.mark.parametrize("scheme", slow_but(LOCATED[1:], SCHEMES), ids=lambda x: type(x).__name__)
 def test_a_corner_that_another_presses_rebounds(scheme):
     """A block stands on one corner and the other strikes: Newton's law leaves the first at rest or lets it go,
     Poisson's gives it back what pressed it."""

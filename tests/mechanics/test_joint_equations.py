@@ -129,7 +129,8 @@ def test_without_joints_a_solution_has_none_of_theirs():
     assert found.joint_impulse is None and found.joint_residual is None and "joints" not in repr(problem)
 
 
-@pytest.mark.parametrize("scheme", slow_but(SCHEMES[:1], [SCHEMES[0], SCHEMES[2]]), ids=repr)
+@pytest.mark.slow  # as test_frictional_saltation asks of an impact that rubs
+@pytest.mark.parametrize("scheme", [SCHEMES[0], SCHEMES[2]], ids=repr)
 def test_derivatives_of_joint_impulses_are_those_of_the_motion(scheme):
     """Across an impact, by angle, rate, length and restitution: of `MoreauJean`, corrected, and of `EventDriven`,
     against differences of the latter."""
@@ -156,13 +157,6 @@ def test_an_ensemble_finds_what_one_motion_finds():
         one = ji.solve(PENDULUM, start, np.zeros(2), h=0.01, args={"L": 1.0}, **options)
         for name in ("q", "v", "impulse", "joint_impulse", "joint_residual", "status"):
             np.testing.assert_array_equal(getattr(lane, name), getattr(one, name))
-
-
-@pytest.mark.slow
-def test_reverse_mode_finds_what_forward_mode_finds():
-    run = lambda x: swing(x, scheme=ji.MoreauJean(), steps=80)
-    forward, reverse = jax.jacfwd(run)(jnp.array(BEGIN)), jax.jacrev(run)(jnp.array(BEGIN))
-    np.testing.assert_allclose(reverse, forward, atol=1e-12)  # round-off of sums in another order
 
 
 @pytest.mark.slow

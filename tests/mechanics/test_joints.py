@@ -153,71 +153,13 @@ def test_a_rail_of_two_gaps_holds_against_a_wall(scheme):
     assert not found.failed
 
 
-# a four-bar linkage in three angles, its loop closed by two equations and so by four gaps, with a stop
-
-RODS, BASE = np.array([1.0, 2.0, 1.5]), 2.0
-WEIGHTS = G * np.array([0.5, 1.3, 0.7])
-
-
-def loop(q):
-    a, b, c = RODS
-    closed = a * np.cos(q[0]) + b * np.cos(q[1]) - c * np.cos(q[2]) - BASE
-    return np.array([closed, a * np.sin(q[0]) + b * np.sin(q[1]) - c * np.sin(q[2])])
-
-
-def linkage(t1, e, stop):
-    """Start, and angles at t1, by Lagrange multipliers; an impact on the stop turns the only velocity round,
-    times e."""
-    signs = RODS * np.array([1, 1, -1])
-    gradient = lambda q: np.stack([-signs * np.sin(q), signs * np.cos(q)])
-    turning = lambda q, v: np.stack([-signs * np.cos(q) * v**2, -signs * np.sin(q) * v**2]).sum(axis=1)
-
-    def rhs(t, x):
-        q, v = x[:3], x[3:]
-        j, free = gradient(q), -WEIGHTS * np.cos(q) / RODS
-        force = np.linalg.solve((j / RODS) @ j.T, j @ free + turning(q, v))
-        return np.concatenate([v, free - j.T @ force / RODS])
-
-    q = np.array([1.2, 0.27341389, 1.37755106])
-    for _ in range(4):
-        q[1:] -= np.linalg.solve(gradient(q)[:, 1:], loop(q))
-    rates = np.linalg.svd(gradient(q))[2][-1]
-    x, t, start = np.concatenate([q, rates / rates[0]]), 0.0, (q, rates / rates[0])
-
-    def event(t, x):
-        return stop - x[0]
-
-    event.terminal, event.direction = True, -1
-    while t < t1:
-        found = solve_ivp(rhs, (t, t1), x, rtol=1e-12, atol=1e-13, events=event)
-        x, t = found.y[:, -1].copy(), found.t[-1]
-        if found.status:
-            x[3:] *= -e
-            x[:3] += 1e-13 * x[3:]
-    return start, x[:3]
-
-
-@pytest.mark.slow
-def test_a_linkage_of_opposing_gaps_is_one_of_joints():
-    (q0, v0), end = linkage(1.0, 0.5, 1.7)
-
-    def gaps(t, q, args):
-        a, b, c = RODS
-        x = a * jnp.cos(q[0]) + b * jnp.cos(q[1]) - c * jnp.cos(q[2]) - BASE
-        y = a * jnp.sin(q[0]) + b * jnp.sin(q[1]) - c * jnp.sin(q[2])
-        return jnp.stack([x, -x, y, -y, 1.7 - q[0]])
-
-    four_bar = ji.Problem(lambda t, q, v, args: -WEIGHTS * jnp.cos(q), gaps, mass=RODS, restitution=0.5)
-    found = ji.solve(four_bar, q0, v0, t1=1.0, h=1e-3, scheme=ji.MoreauJean(), save="final")
-    # of first order, as is the impact: h |v|
-    np.testing.assert_allclose(found.q[-1], end, atol=2e-3)
-    assert not found.failed
+# bodies that go past what there is
 
 
 def galperin(ratio, t1, steps, **options):
-    """A ball of mass 1 between a wall and one of mass ``ratio`` that comes at it: found, and the exact end,
+    """A ball of mass 1 between a wall and one of mass ``ratio`` that comes at it: found, and the exact place,
     from impact to impact."""
-    x, v, t, count = np.array([1.0, 2.0]), np.array([0.0, -1.0]), 0.0, 0
+    x, v, t = np.array([1.0, 2.0]), np.array([0.0, -1.0]), 0.0
     while True:
         wall = -x[0] / v[0] if v[0] < 0 else np.inf
         pair = (x[1] - x[0]) / (v[0] - v[1]) if v[0] > v[1] else np.inf
@@ -225,7 +167,6 @@ def galperin(ratio, t1, steps, **options):
             break
         t, x = t + min(wall, pair), x + min(wall, pair) * v
         v = np.array([-v[0], v[1]]) if wall < pair else 2 * (v[0] + ratio * v[1]) / (1 + ratio) - v
-        count += 1
     balls = ji.Problem(
         lambda t, q, v, args: jnp.zeros(2),
         lambda t, q, args: jnp.stack([q[0], q[1] - q[0]]),
@@ -233,28 +174,14 @@ def galperin(ratio, t1, steps, **options):
         restitution=1.0,
     )
     found = ji.solve(balls, [1.0, 2.0], [0.0, -1.0], t1=t1, steps=steps, scheme=ji.MoreauJean(), **options)
-    return found, x + (t1 - t) * v, v, count
-
-
-@pytest.mark.parametrize(
-    ("ratio", "t1", "steps"),
-    [(1.0, 4.0, 400), (100.0, 6.0, 1500), pytest.param(1e4, 10.0, 25000, marks=pytest.mark.slow)],
-)
-def test_as_many_impacts_as_there_are(ratio, t1, steps):
-    """Galperin's 3, 31 and 314: one a step, so that velocities are right to round-off,
-    and positions to a few h times the speed."""
-    found, x, v, count = galperin(ratio, t1, steps)
-    assert count == {1.0: 3, 100.0: 31, 1e4: 314}[ratio] and found.status == 0
-    assert np.sum(np.diff(found.impulse, axis=0) > 0) == count
-    np.testing.assert_allclose(found.v[-1], v, rtol=0, atol=1e-11 * np.sqrt(ratio))
-    np.testing.assert_allclose(found.q[-1], x, rtol=0, atol=4 * t1 / steps * np.sqrt(ratio))
+    return found, x + (t1 - t) * v
 
 
 @pytest.mark.parametrize("execution", ["native", pytest.param("xla", marks=pytest.mark.slow)])
 def test_a_body_that_is_pushed_past_what_faces_it_fails(execution):
     """Velocities off by 500, or places by 1, the room having been 1."""
     for ratio in (1e4, 1e6):
-        found, x, _, _ = galperin(ratio, 4.0, 1009, save="final", execution=execution)
+        found, x = galperin(ratio, 4.0, 1009, save="final", execution=execution)
         assert found.failed and ji.Status.GAP_UNRESOLVED & int(found.status)
         assert np.max(np.abs(found.q[-1] - x)) > 1
 

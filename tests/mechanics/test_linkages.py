@@ -151,3 +151,13 @@ def test_a_driven_joint_moves_as_it_is_told():
     # velocities are those of chords: exact for a parabola
     np.testing.assert_allclose(found.v[:, 0], 2 * found.t, atol=1e-11)
     np.testing.assert_allclose(found.joint_impulse[-1], [2 + 0.5 * 1, 1.0], atol=1e-11)
+
+
+@pytest.mark.slow
+def test_a_linkage_of_opposing_gaps_is_one_of_joints(crank_end):
+    gaps = lambda t, q, args: jnp.stack([*(x := loop(t, q, args)), *-x, STOP - q[0]])
+    four_bar = ji.Problem(FOUR_BAR.force, gaps, mass=RODS, restitution=0.5)
+    found = ji.solve(four_bar, *turned(1.2), t1=1.0, h=1e-3, scheme=ji.MoreauJean(), save="final")
+    # of first order, as is the impact: h |v|
+    np.testing.assert_allclose(found.q[-1], crank_end, atol=2e-3)
+    assert not found.failed

@@ -131,6 +131,7 @@ def test_speed_of_the_first_return_has_the_density_of_mckean():
         assert abs(np.mean(speed < most) - exact) < 4 * (exact / lanes) ** 0.5
 
 
+@pytest.mark.slow
 def test_mean_first_passage_of_random_acceleration():
     """Out of [0, 1] from rest at x: the formula of Masoliver and Porra, Phys. Rev. Lett. 75 (1995),
     to four standard errors."""
@@ -161,6 +162,7 @@ def test_derivatives_with_the_noise_held_fixed():
     np.testing.assert_allclose(jax.jit(jax.jacfwd(end))(x), expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_derivative_of_a_mean_is_the_mean_of_derivatives():
     """Each path has its own; both are unbiased: differences of means with the same keys,
     to four standard errors of their distance."""
@@ -244,6 +246,7 @@ def test_sections_are_states_of_the_ensemble():
         np.testing.assert_allclose(found.v, rows.v[:, 3:], atol=1e-12)
 
 
+@pytest.mark.slow
 def test_exponents_add_up_to_damping_and_impacts():
     """Of n impacts in the time T the sum is -.2 + 2 n log(e)/T, whatever the noise, to the second order of h = .06;
     one impact is .006."""

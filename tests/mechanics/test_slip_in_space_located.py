@@ -190,7 +190,8 @@ def test_a_sphere_with_spin_slips_until_it_rolls(single):
 
 
 @pytest.mark.slow
-def test_a_sphere_bounces_with_spin():
+@pytest.mark.parametrize(("scheme", "steps"), [(TIGHT, 20), (ji.EventCorrected(), 37)], ids=["driven", "corrected"])
+def test_a_sphere_bounces_with_spin(scheme, steps):
     """As the disk does in the plane of its slip: an impact that slips, one that sticks, and rolling."""
     p, exact, t1 = MOTIONS["bounces, slips, sticks"]
     ahead = jnp.array([jnp.cos(0.7), jnp.sin(0.7)])
@@ -198,7 +199,7 @@ def test_a_sphere_bounces_with_spin():
     args = {"g": p["gy"], "mu": p["mu"], "R": p["R"], "I": p["I"]}
 
     def end(mu):
-        call = {"t1": t1, "steps": 20, "args": args | {"mu": mu}, "e": p["e"], "scheme": TIGHT, "save": "final"}
+        call = {"t1": t1, "steps": steps, "args": args | {"mu": mu}, "e": p["e"], "scheme": scheme, "save": "final"}
         found = ji.solve(SPHERE, lift(jnp.asarray(p["q0"])), lift(jnp.asarray(p["v0"])), **call)
         return jnp.concatenate([found.q[-1], found.v[-1]])
 

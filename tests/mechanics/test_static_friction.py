@@ -13,7 +13,7 @@ from scipy.integrate import solve_ivp
 
 import jaximpact as ji
 from support.breadth import slow
-from support.static_friction import BLOCK, MOTIONS, NUMBERS, located, slopes_of
+from support.static_friction import BLOCK, MOTIONS, NUMBERS, errors, exact
 
 SCHEME, G = ji.MoreauJean(), 9.81
 DOUBT = ji.Status.DERIVATIVE_EVENTS
@@ -25,24 +25,13 @@ DOUBT = ji.Status.DERIVATIVE_EVENTS
 def test_states_and_jacobians_converge_over_four_step_sizes(name, scheme):
     """Means over six neighbouring step numbers, a factor of 27 from the first to the last: order .85 at least,
     of which .1 is their scatter."""
-    changes, (x, v), t1, events = MOTIONS[name]
-    args = NUMBERS | changes
-    expected, found = located(args, x, v, t1)
-    assert found == events
-    varied = [key for key in args if args[key]]
-    slopes, apart = slopes_of(args, x, v, t1, varied, 1e-6), []
+    apart = []
     for n in (301, 903, 2709, 8127):
-        errors = []
-        for steps in range(n, n + 12, 2):
-            call = {"t1": t1, "steps": steps, "args": args, "scheme": scheme}
-            found = ji.sensitivities(BLOCK, [x, 0.0], [v, 0.0], wrt="args", **call)
-            own = np.stack([[found.jacobian[part]["args"][key][0] for part in "qv"] for key in varied], axis=1)
-            value = np.array([found.value["q"][0], found.value["v"][0]])
-            errors.append([np.max(np.abs(value - expected)), np.max(np.abs(own - slopes))])
-            assert found.status & ~int(DOUBT) == 0 and (n < 8000 or found.trusted)
-        apart.append(np.mean(errors, axis=0))
+        some, found = zip(*(errors(name, scheme, steps) for steps in range(n, n + 12, 2)), strict=True)
+        assert all(one.status & ~int(DOUBT) == 0 and (n < 8000 or one.trusted) for one in found)
+        apart.append(np.mean(some, axis=0))
     assert np.all(np.log(apart[0] / apart[-1]) / np.log(27) > 0.85), apart
-    assert np.all(apart[-1] < 5e-3 * np.array([1, 1 + np.max(np.abs(slopes))]))
+    assert np.all(apart[-1] < 5e-3 * np.array([1, 1 + np.max(np.abs(exact(name)[-1]))]))
 
 
 FORCE = np.array([0.4, 0.449, 0.451, 0.6]) * G

@@ -15,6 +15,7 @@ from sympy.physics.mechanics import (
 )
 
 import jaximpact as ji
+from support.breadth import slow_but
 
 T = dynamicsymbols._t
 A, B = dynamicsymbols("alpha beta")
@@ -88,7 +89,11 @@ STATEMENTS = {
 }
 
 
-@pytest.fixture(scope="module", params=STATEMENTS)
+# one of each method, the general one of Kane's
+FEW = "Lagrange", "Kane, speeds by configuration and time"
+
+
+@pytest.fixture(scope="module", params=slow_but(FEW, STATEMENTS))
 def problem(request):
     return ji.from_sympy(STATEMENTS[request.param](), {"wall": WALL}, restitution=0.6)
 

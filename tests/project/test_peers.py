@@ -1,7 +1,5 @@
 """What the adapters of other simulators share, and how their columns are kept: no simulator is needed."""
 
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,8 +10,6 @@ from conformance import run
 
 from jaximpact import conformance
 from jaximpact.conformance import FINE, Cell, Column, Report
-
-ROOT = Path(__file__).resolve().parents[2]
 
 FUNCTIONS = {"sin": jnp.sin, "cos": jnp.cos, "sqrt": jnp.sqrt}
 

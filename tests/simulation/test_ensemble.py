@@ -74,24 +74,6 @@ def test_chunking_changes_nothing(dtype):
             )
 
 
-@pytest.mark.parametrize(
-    "scheme",
-    [ji.PaoliSchatzman(), *(pytest.param(s, marks=pytest.mark.slow) for s in (ji.MoreauJean(), ji.EventCorrected()))],
-    ids=lambda s: type(s).__name__,
-)
-def test_a_batch_of_one_lane_is_solve(scheme):
-    """As through `solve`."""
-    given = lane(3, options())
-    q0, v0 = given.pop("q0"), given.pop("v0")
-    rest = given | {"t1": 2.0, "h": 0.01, "scheme": scheme, "save": [0.0, 0.3, 0.301, 1.2345]}
-    found = ji.ensemble(OSCILLATOR, q0[None], v0[None], **rest)
-    single = solve(OSCILLATOR, q0, v0, **rest)
-    assert np.sum(single.impulse[-1]) > 0
-    for name in FIELDS:
-        # roundings of 200 steps
-        np.testing.assert_allclose(getattr(found, name)[0], getattr(single, name), rtol=1e-11, atol=1e-12, err_msg=name)
-
-
 @pytest.mark.slow
 def test_threads_and_settings_of_this_thread():
     """Chunks run in threads, unless this thread has settings of jax that those would not see."""

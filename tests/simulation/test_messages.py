@@ -82,6 +82,16 @@ CASES = {
         {"projection": ji.ActiveSet(max_linearisations=0)},
         r"ActiveSet\(max_linearisations=...\) must be a whole number >= 1, got 0",
     ),
+    "max_iterations=0": (
+        {"projection": ji.ADMM(max_iterations=0)},
+        r"ADMM\(max_iterations=...\) must be a whole number >= 1, got 0",
+    ),
+    "newton=1.5": ({"scheme": ji.MoreauJean(newton=1.5)}, r"MoreauJean\(newton=...\) must be a whole number"),
+    "fixed_point_tolerance=nan": (
+        {"scheme": ji.PaoliSchatzman(fixed_point_tolerance=float("nan"))},
+        r"\(fixed_point_tolerance=...\) must be finite",
+    ),
+    "tolerance=-1 of ActiveSet": ({"projection": ji.ActiveSet(tolerance=-1.0)}, "must be finite and not negative"),
     "tolerance=-1": ({"projection": ji.ADMM(tolerance=-1.0)}, r"ADMM\(tolerance=...\) must be finite and not negative"),
     "tolerance=nan": (
         {"projection": ji.ProjectedGradient(tolerance=float("nan"))},

@@ -261,12 +261,6 @@ def test_gradients_of_motions_in_a_loop(checkpoint):
     close(jax.linear_transpose(pushed, given)(jnp.ones(2))[0], forward.sum(0), 1e-12)
 
 
-@pytest.mark.slow
-def test_many_inputs_go_backwards():
-    """Where inputs are many, reverse mode walks back through the steps, natively; gradients are the same."""
-    close(*(jax.jit(jax.vmap(slopes(led)))(MANY) for slopes in (jax.grad, jax.jacfwd)), 1e-11)
-
-
 def test_a_gradient_walks_back_through_the_states_of_its_value():
     """The states that two motions leave behind for their ways back are told apart, and last for a second way back."""
 
@@ -359,13 +353,6 @@ def test_gradients_by_many_numbers_of_all_lanes_go_through_xla(count, native):
     loss = jax.value_and_grad(lambda w, q: jnp.sum(jax.vmap(one, (None, 0))(w, q)))
     text = jax.jit(loss).lower(jnp.zeros(count), jnp.ones((3, 1))).as_text()
     assert len(set(re.findall(r"jaximpact_\w+", text))) == native
-
-
-@pytest.mark.slow
-def test_many_inputs_go_backwards_through_two_motions_and_through_rows():
-    of_two, of_rows = lambda w: led(w) + led(1.1 * w), lambda w: led(w, "all")
-    for function in (of_two, of_rows):
-        close(jax.grad(function)(MANY[0]), jax.jacfwd(function)(MANY[0]), 1e-11)
 
 
 SPARSE = sparse.BCOO.fromdense(jnp.eye(1))

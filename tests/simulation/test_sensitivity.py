@@ -288,43 +288,6 @@ def test_smooth_motion_has_the_derivative_of_the_discrete_map(name, scheme):
 
 # what may be differentiated
 
-FALL = {"y0": 1.0, "v0": 0.3, "e": 0.7, "force": -5.0, "wall": 0.1, "m": 0.8}
-STEPS, END = 100, 1.0
-
-
-def heavy(constants):
-    """A ball on a floor; force, wall and mass are numbers of ``constants``, or of args where it is None."""
-    of = lambda args: args if constants is None else constants
-    return ji.Problem(
-        lambda t, q, v, args: of(args)["force"] * jnp.ones_like(q),
-        lambda t, q, args: q - of(args)["wall"],
-        lambda q, args: of(args)["m"] * jnp.ones((1, 1)),
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("scheme", ["PaoliSchatzman", "MoreauJean"])
-def test_numbers_that_functions_close_over(scheme):
-    names = ("force", "wall", "m")
-
-    def final(values, closed):
-        constants = dict(zip(names, values, strict=True))
-        problem, args = (heavy(constants), None) if closed else (heavy(None), constants)
-        options = {"t1": END, "steps": STEPS, "e": FALL["e"], "scheme": SCHEMES[scheme], "save": "final"}
-        found = ji.solve(problem, [FALL["y0"]], [FALL["v0"]], args=args, **options)
-        return jnp.concatenate([found.q[-1], found.v[-1]])
-
-    values = jnp.array([FALL[name] for name in names])
-    by_closure, by_args = (jax.jacfwd(lambda x, c=closed: final(x, c))(values) for closed in (True, False))
-    np.testing.assert_allclose(by_closure, by_args, rtol=1e-10, atol=1e-12)  # round-off of 100 steps
-    exact = jax.jacfwd(
-        lambda x: jnp.stack(cases.bouncing(FALL["y0"], FALL["v0"], FALL["e"], -x[0] / x[2], x[1], END, 1))
-    )(values)
-    # a first-order error at h = 1e-2: twice the goal of the falling ball, 2.3e-2
-    assert cases.relative_error(by_closure, exact) < 0.046
-    back = jax.jacrev(lambda x: final(x, True))(values)
-    np.testing.assert_allclose(back, by_closure, rtol=1e-9, atol=1e-12)
-
 
 @pytest.mark.parametrize("scheme", ["PaoliSchatzman", pytest.param("MoreauJean", marks=pytest.mark.slow)])
 def test_times(scheme):
@@ -349,29 +312,6 @@ def test_times(scheme):
     size = np.max(np.abs(exact.jacobian["t0"][:, 0] - field))
     np.testing.assert_allclose(by_start, exact.jacobian["t0"][:, 0] - field, rtol=0, atol=4 * 5.4e-3 * size)
     np.testing.assert_allclose(by_end, field, rtol=0, atol=4 * 5.4e-3 * np.max(np.abs(field)))
-
-
-@pytest.mark.slow
-def test_one_restitution_for_each_contact():
-    """In a corner with walls of 0.7 and 0.4 each coordinate bounces on its own."""
-    case = cases.get("corner")
-    p = dict(case.parameters)
-    q0, v0, _, args = case.start(case.theta)
-
-    def final(e):
-        options = {"t1": case.t1, "steps": 1000, "args": args, "scheme": ji.MoreauJean(), "save": "final"}
-        found = ji.solve(case.problem, q0, v0, e=e, **options)
-        return jnp.concatenate([found.q[-1], found.v[-1]])
-
-    def exact(e):
-        x, vx = cases.bouncing(p["x0"], p["vx"], e[0], p["gx"], p["wx"], case.t1, 1)
-        y, vy = cases.bouncing(p["y0"], p["vy"], e[1], p["gy"], p["wy"], case.t1, 1)
-        return jnp.stack([x, y, vx, vy])
-
-    e = jnp.array([0.7, 0.4])
-    found = jax.jacfwd(final)(e)
-    assert found[0, 1] == found[1, 0] == found[2, 1] == found[3, 0] == 0  # orthogonal walls do not know of each other
-    assert cases.relative_error(found, jax.jacfwd(exact)(e)) < 2 * 2e-3  # twice the goal of a ball at h = 1e-3
 
 
 def test_none_has_no_derivative():

@@ -64,7 +64,7 @@ def test_given_times_are_interpolated_affinely(scheme):
     np.testing.assert_allclose(kept.impulse[:-1, 0], np.interp(times, t, impulse), atol=1e-12)
 
 
-@SCHEMES
+@FIRST_SCHEME
 def test_last_row_is_t1_though_no_multiple_of_h(scheme):
     fine = run(scheme, t1=1.01)
     kept = run(scheme, t1=1.0037)
@@ -95,7 +95,7 @@ def test_function_of_the_state():
     )
 
 
-@SCHEMES
+@FIRST_SCHEME
 def test_one_trace_for_all_numbers(scheme):
     """The force is called to check the arguments of each call; a trace of the motion would call it more often."""
     calls = []

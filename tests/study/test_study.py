@@ -15,7 +15,6 @@ from jaximpact.study import Blocks
 from support import study_systems
 from support.study_systems import ARGS, Here, ball, digest, run_until, small
 
-FOLDER = Path(__file__).parents[1]
 # a lane's numbers do not depend on how lanes are batched, beyond rounding: a hundred steps of a state of size 10
 ROUNDING = {"rtol": 0, "atol": 1e-11}
 

@@ -97,21 +97,6 @@ def test_what_is_no_executor_is_named(tmp_path, executor):
         begun(tmp_path / "s.zarr").run(executor)
 
 
-@pytest.mark.parametrize(
-    "made, words",
-    [
-        ({"projection": ji.ActiveSet(tolerance=-1.0)}, r"must be finite and not negative"),
-        ({"projection": ji.ADMM(max_iterations=0)}, r"ADMM\(max_iterations=...\) must be a whole number"),
-        ({"scheme": ji.MoreauJean(newton=1.5)}, r"MoreauJean\(newton=...\) must be a whole number"),
-        ({"scheme": ji.PaoliSchatzman(fixed_point_tolerance=float("nan"))}, r"must be finite and not negative"),
-    ],
-)
-def test_numbers_of_methods_are_checked_everywhere(made, words):
-    problem = ji.Problem(lambda t, q, v, args: -q)
-    with pytest.raises((ValueError, TypeError), match=words):
-        ji.solve(problem, [1.0], [0.0], t1=1.0, h=0.1, **made)
-
-
 # any value for any entry
 
 COMPLETE = {

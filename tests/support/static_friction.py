@@ -1,5 +1,7 @@
 """A block with static friction on a shaken table, and its motions with every event located."""
 
+from functools import cache
+
 import jax.numpy as jnp
 import numpy as np
 from scipy.integrate import solve_ivp
@@ -77,3 +79,25 @@ def slopes_of(args, x, v, t1, varied, share):
         sides = [located(args | {key: args[key] + s}, x, v, t1)[0] for s in (step, -step)]
         slopes.append((sides[0] - sides[1]) / (2 * step))
     return np.stack(slopes, axis=1)
+
+
+@cache
+def exact(name):
+    """Args of a motion of `MOTIONS`, those that are not zero, its state (2,) and the slopes (2, k) by them."""
+    changes, (x, v), t1, events = MOTIONS[name]
+    args = NUMBERS | changes
+    state, found = located(args, x, v, t1)
+    assert found == events
+    varied = [key for key in args if args[key]]
+    return args, varied, state, slopes_of(args, x, v, t1, varied, 1e-5)
+
+
+def errors(name, scheme, steps):
+    """Largest errors of state and slopes, (2,), of a motion by a scheme, and what `sensitivities` found."""
+    _, (x, v), t1, _ = MOTIONS[name]
+    args, varied, state, slopes = exact(name)
+    call = {"t1": t1, "steps": steps, "args": args, "wrt": "args", "scheme": scheme}
+    found = ji.sensitivities(BLOCK, [x, 0.0], [v, 0.0], **call)
+    value = np.array([found.value[part][0] for part in "qv"])
+    own = np.array([[found.jacobian[part]["args"][key][0] for key in varied] for part in "qv"])
+    return np.array([np.max(np.abs(value - state)), np.max(np.abs(own - slopes))]), found

@@ -18,10 +18,6 @@ def gravity(t, q, v, args):
     return jnp.full_like(q, -args["gravity"])
 
 
-def gravity_to_first_order(t, q, v, args):
-    return jnp.full_like(q, -args["gravity"]) * (1.0 - 0.01 * q)
-
-
 def above_floor(t, q, args):
     return q[:1] - args["floor"]
 
@@ -54,21 +50,6 @@ def observed(t, q, v, args):
     return {"height": q[0], "pair": (v, 2.0 * q)}
 
 
-STIFFNESS = 4.0
-
-
-def stretch(q):
-    return STIFFNESS * q
-
-
-def double_stretch(q):
-    return 2.0 * STIFFNESS * q
-
-
-def pull(t, q, v, args):
-    return -stretch(q)
-
-
 def no_force(t, q, v, args):
     return jnp.zeros_like(q)
 
@@ -96,7 +77,6 @@ def two_walls(t, q, args):
 ball = ji.Problem(gravity, above_floor, energy=energy_of)
 named_ball = ji.Problem(gravity, above_floor, coordinates=["height"], units="m")
 free = ji.Problem(gravity)
-spring = ji.Problem(pull)
 fragile = ji.Problem(until_limit, above_floor)
 moody = ji.Problem(moody_force, moody_floor)
 rough_block = ji.Problem(weight, height, slip=along_floor, friction=0.3)
