@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import jaximpact as ji
+from jaximpact.extend import Contacts, Solved
 
 BALL = ji.Problem(lambda t, q, v, args: jnp.array([0.0, -9.81]), lambda t, q, args: q[1:], restitution=0.5)
 START = [0.0, 1.0], [0.0, 0.0]
@@ -30,6 +31,24 @@ def test_dependent_contacts_do_not_cycle(scheme, dtype):
     angle = rng.uniform(0, 1, 60).astype(dtype)
     found = ji.ensemble(plate, start, np.zeros(3, dtype), t1=1.0, h=0.01, args=angle, args_axes=0, scheme=scheme)
     assert not np.any(found.failed), np.sum(found.failed)
+
+
+@pytest.mark.slow
+def test_rank_deficient_is_not_infeasible():
+    """Forty constraints of rank thirteen with a common point: no false alarm."""
+    rng = np.random.default_rng(4)
+
+    @jax.jit  # one program for all ten: by itself each compiles its loops anew
+    def status(jacobian, offset):
+        contacts = Contacts.of(jnp.zeros(40), jacobian, jacobian.T)
+        return Solved(ji.ActiveSet()).velocity(contacts, offset).status
+
+    for _ in range(10):
+        jacobian = rng.normal(size=(40, 13)) @ rng.normal(size=(13, 40))
+        # feasible by construction: jacobian @ (v + x) >= 0 for a known x
+        offset = jacobian @ rng.normal(size=40) + np.abs(rng.normal(size=40))
+        # dependent gradients act together: a remark, no failure
+        assert int(status(jacobian, offset)) == int(ji.Status.IMPULSES_COUPLED)
 
 
 def test_known_numbers_are_checked_inside_jit():
