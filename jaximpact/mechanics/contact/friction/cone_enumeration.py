@@ -19,6 +19,7 @@ from ....jaxtools.array_types import F0, F_m, F_mr, F_nn
 from .cones import residual
 
 ENUMERATE = 2  # contacts
+CANCELLED = 1024  # roundings of its terms, below which a sum is zero
 
 
 def enumerate_modes(a: F_nn, b: F_mr, mu: F_m, guess: F_mr, tolerance: F0) -> F_mr:
@@ -49,7 +50,7 @@ def enumerate_modes(a: F_nn, b: F_mr, mu: F_m, guess: F_mr, tolerance: F0) -> F_
     )
     rest = _solved(compliance, wt)
     carried = [_solved(compliance, [sideways(i, j) for i in every]) for j in every]
-    reduced = lambda i, j: _cancelled([normal(i, j), *(a[2 * i, 2 * k + 1] * carried[j][k] for k in every)])
+    reduced = lambda i, j: _cancelled(normal(i, j), [a[2 * i, 2 * k + 1] * carried[j][k] for k in every])
     matrix = [[jnp.where(closed[i] & closed[j], reduced(i, j), 0) for j in every] for i in every]
     change = _solved(
         _pseudo_inverse(matrix), [wn[i] + sum(a[2 * i, 2 * k + 1] * rest[k] for k in every) for i in every]
@@ -103,11 +104,11 @@ def _pseudo_inverse(rows: list[list]) -> list[list]:
     ]
 
 
-def _cancelled(terms: list) -> Array:
-    """Returns the sum of terms; zero where only their rounding is left, as where tangents of contacts that stick hold
-    all of a body."""
-    found, size = sum(terms), sum(jnp.abs(x) for x in terms)
-    return jnp.where(jnp.abs(found) > 1024 * jnp.finfo(size.dtype).eps * size, found, 0)
+def _cancelled(x: Array, others: list) -> Array:
+    """Returns the sum of x and of ``others``; zero where only rounding is left of it, as where tangents of contacts
+    that stick hold all of a body."""
+    found, size = x + sum(others), jnp.abs(x) + sum(jnp.abs(y) for y in others)
+    return jnp.where(jnp.abs(found) > CANCELLED * jnp.finfo(x.dtype).eps * size, found, 0)
 
 
 def _solved(inverse: list[list], w: list) -> list:
