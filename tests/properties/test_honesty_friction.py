@@ -371,7 +371,6 @@ def skip_what_it_takes_not(scheme: Any, kind: str) -> None:
 def test_what_reactions_can_hold_rests(kind, scaled, scheme, steps):
     """A fifth of every cone is left: bodies stay to the round-off of a second's forces. Of steps nothing fails; located
     motions may, but none is wrong."""
-    skip_what_it_takes_not(scheme, kind)
     systems = [random_bodies.draw(kind, seed) for seed in range(100)]
     found = ji.ensemble(
         random_bodies.problem(kind, scaled), **with_seeds(systems), steps=steps, scheme=scheme, save="final"
@@ -389,10 +388,8 @@ def test_what_reactions_can_hold_rests(kind, scaled, scheme, steps):
     # forces of order 10 over a second, of which a light turn makes 50 times as much; located motions to what is right
     # above, by EventCorrected, of second order, to some hundredths of h^2
     most = 1e-9 if not scheme.traits.locates else 1e-6 if scheme is BY_TOLERANCE else 3e-6
-    share = (
-        0.2 if scaled or kind == "block in a corner" else 0.5
-    )  # of located motions, which tell of events too near each other
-    assert np.mean(clean) > share and np.max(moved[clean]) < most, np.flatnonzero(clean & (moved >= most))
+    # located motions tell of some whose forces are hard to find inside the cones
+    assert np.mean(clean) > 0.85 and np.max(moved[clean]) < most, np.flatnonzero(clean & (moved >= most))
 
 
 @pytest.mark.slow
