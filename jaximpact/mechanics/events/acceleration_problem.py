@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
+from ...jaxtools.outlined import outlined
 from ..contact.friction.cone_solver import frictional_impulses
 from ..contact.friction.cones import OPEN, SLIP, STICK, ConeProblem, direction, length
 from ..friction import FrictionInfo, Slip
@@ -67,11 +68,11 @@ class AccelerationProblem(NamedTuple):
     def _forces(self, closed: Array, slip_direction: Array, near: Array) -> tuple[Array, FrictionInfo]:
         static = self.cones.static
         if static is None:
-            return self._solved(closed, slip_direction, self.cones.friction, near)
+            return _solved(self.cones, closed, slip_direction, self.cones.friction, near)
 
         def body(carry: tuple) -> tuple:
             slip_direction, *_ = carry
-            found = self._solved(closed, slip_direction, static, near)
+            found = _solved(self.cones, closed, slip_direction, static, near)
             slipping = jnp.any(slip_direction != 0, axis=1, keepdims=True)
             begun = jnp.where(slipping, slip_direction, found[1].direction)
             return begun, jnp.any(begun != slip_direction), found
@@ -80,32 +81,6 @@ class AccelerationProblem(NamedTuple):
         none = FrictionInfo.none(len(slip_direction), slip_direction.shape[1], slip_direction.dtype)
         start = jnp.zeros_like(self.cones.offset), none
         return lax.while_loop(lambda carry: carry[1], body, (slip_direction, jnp.ones((), bool), start))[-1]
-
-    def _solved(self, closed: Array, slip_direction: Array, at_rest: Array, near: Array) -> tuple[Array, FrictionInfo]:
-        """Forces and modes as of `solve`, with the coefficients ``at_rest`` (m,) for contacts that do not slip yet."""
-        cones = self.cones
-        m, size = cones.offset.shape
-        slipping = jnp.any(slip_direction != 0, axis=1)
-        # tangential forces of contacts that slip, by their normal ones
-        pull = -cones.friction[:, None] * slip_direction
-        matrix = cones.delassus().reshape(m, size, m, size)
-        with_pull = matrix[..., 0] + jnp.einsum("ipjk,jk->ipj", matrix[..., 1:], pull)
-        matrix = jnp.where(slipping[None, None, :, None], jnp.zeros_like(matrix).at[..., 0].set(with_pull), matrix)
-        kept = (jnp.arange(size) == 0)[None, :] | ~slipping[:, None]
-        matrix = jnp.where(kept[:, :, None, None], matrix, 0).reshape(m * size, m * size)
-        offset, mu = jnp.where(kept, cones.offset, 0), jnp.where(slipping, 0, at_rest)
-        unit = jnp.max(jnp.abs(offset), initial=0.0)
-        guess = jnp.where(kept & closed[:, None], near, 0)
-        x, *_ = frictional_impulses(matrix, offset, mu, guess, closed, SHARP * unit, derivative=False)
-        x = jnp.where(slipping[:, None], jnp.concatenate([x[:, :1], pull * x[:, :1]], axis=1), x)
-        moves = cones.velocity(x)[:, 1:]
-        sharp = max(1e3 * SHARP, 256 * float(jnp.finfo(moves.dtype).eps))
-        begins = ~slipping & (length(moves)[:, 0] > sharp * unit)
-        slip_direction = jnp.where(begins[:, None], direction(moves), slip_direction)
-        sticks = ~slipping & ~begins & (at_rest > 0)
-        mode = jnp.where(closed & (x[:, 0] > 0), jnp.where(sticks, STICK, SLIP), OPEN)
-        slip_direction = jnp.where((mode == SLIP)[:, None], slip_direction, 0)
-        return x, FrictionInfo(x[:, 1:], mode.astype(jnp.int32), slip_direction)
 
     def load(self, force: Array) -> Array:
         """Returns the gap accelerations (m,) that the forces (m, 1 + k) of the other contacts give to each contact."""
@@ -118,3 +93,33 @@ class AccelerationProblem(NamedTuple):
         """Returns the directions of slip (m, k) of contacts that slip faster than ``noise`` (m,), zero for others."""
         slip = self.velocity[:, 1:]
         return jnp.where(length(slip) > noise[:, None], direction(slip), 0)
+
+
+@outlined
+def _solved(
+    cones: ConeProblem, closed: Array, slip_direction: Array, at_rest: Array, near: Array
+) -> tuple[Array, FrictionInfo]:
+    """Returns forces and modes as `AccelerationProblem.solve`, with the coefficients ``at_rest`` (m,) for contacts
+    that do not slip yet."""
+    m, size = cones.offset.shape
+    slipping = jnp.any(slip_direction != 0, axis=1)
+    # tangential forces of contacts that slip, by their normal ones
+    pull = -cones.friction[:, None] * slip_direction
+    matrix = cones.delassus().reshape(m, size, m, size)
+    with_pull = matrix[..., 0] + jnp.einsum("ipjk,jk->ipj", matrix[..., 1:], pull)
+    matrix = jnp.where(slipping[None, None, :, None], jnp.zeros_like(matrix).at[..., 0].set(with_pull), matrix)
+    kept = (jnp.arange(size) == 0)[None, :] | ~slipping[:, None]
+    matrix = jnp.where(kept[:, :, None, None], matrix, 0).reshape(m * size, m * size)
+    offset, mu = jnp.where(kept, cones.offset, 0), jnp.where(slipping, 0, at_rest)
+    unit = jnp.max(jnp.abs(offset), initial=0.0)
+    guess = jnp.where(kept & closed[:, None], near, 0)
+    x, *_ = frictional_impulses(matrix, offset, mu, guess, closed, SHARP * unit, derivative=False)
+    x = jnp.where(slipping[:, None], jnp.concatenate([x[:, :1], pull * x[:, :1]], axis=1), x)
+    moves = cones.velocity(x)[:, 1:]
+    sharp = max(1e3 * SHARP, 256 * float(jnp.finfo(moves.dtype).eps))
+    begins = ~slipping & (length(moves)[:, 0] > sharp * unit)
+    slip_direction = jnp.where(begins[:, None], direction(moves), slip_direction)
+    sticks = ~slipping & ~begins & (at_rest > 0)
+    mode = jnp.where(closed & (x[:, 0] > 0), jnp.where(sticks, STICK, SLIP), OPEN)
+    slip_direction = jnp.where((mode == SLIP)[:, None], slip_direction, 0)
+    return x, FrictionInfo(x[:, 1:], mode.astype(jnp.int32), slip_direction)

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
+from ...jaxtools.outlined import cold
 from ..coefficients import lengths
-from ..contact.friction.cones import OPEN, SLIP, STICK, could_jam, dependent, jams
+from ..contact.friction.cones import OPEN, SLIP, STICK, ConeProblem, could_jam, dependent, jams
 from ..events.rubbing_contacts import Place, heading
 from ..linearisation import noise
 from ..status import Status, as_status
@@ -21,6 +22,7 @@ from .pieces import Pieces
 from .trial import Base, frozen
 from .ways import times_of
 
+inside_cones = cold(ConeProblem.inside)
 EDGE = 1e-6  # of a force or an acceleration: too small to decide whether a contact sticks
 
 
@@ -168,7 +170,7 @@ def _held_inside(
         # a contact whose force is zero may share the load
         stays = (found.mode != OPEN) | (at.cones.velocity(force)[:, 0] <= 1e3 * tolerated)
         mode = jnp.where(stays & rests, STICK, found.mode)
-        force, inside = at.cones.inside(jnp.where(anew, force, where.force), mode, slip_direction)
+        force, inside = inside_cones(at.cones, jnp.where(anew, force, where.force), mode, slip_direction)
         return jnp.where(inside, force, where.force), change.breaks & ~inside
 
     anew = change.begins | change.struck
