@@ -10,6 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_shapes_are_as_stated():
     """In a process of its own, whose modules are loaded with the checks in them."""
     pytest.importorskip("jaxtyping")
