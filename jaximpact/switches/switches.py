@@ -269,6 +269,12 @@ def _may_end(jaxpr: Any) -> bool:
     return False
 
 
+def _divides_reals(jaxpr: Any) -> bool:
+    """Tests whether a jaxpr divides real numbers; a search in a table halves whole ones."""
+    real = lambda eqn: eqn.primitive.name == "div" and jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.inexact)
+    return any(real(eqn) or any(_divides_reals(part) for part in nested_jaxprs(eqn)) for eqn in jaxpr.eqns)
+
+
 def _cancels(jaxpr: Any, marks: Sequence[int]) -> bool:
     """As `Switches.cancels`, of an inlined jaxpr; ``marks``: of its operands."""
     moving = {v for v, mark in zip(jaxpr.invars, marks, strict=True) if depends_on_path(mark)}
@@ -276,9 +282,10 @@ def _cancels(jaxpr: Any, marks: Sequence[int]) -> bool:
     for eqn in jaxpr.eqns:
         name, parts, switches = eqn.primitive.name, nested_jaxprs(eqn), equation_may_switch(eqn)
         of_sides, moves = ([not is_literal(v) and v in known for v in eqn.invars] for known in (sided, moving))
-        if parts and (switches or any(of_sides)) and any(contains_primitive(x, "div") for x in parts):
+        if parts and (switches or any(of_sides)) and any(_divides_reals(x) for x in parts):
             return True
-        if name == "div" and (of_sides[1] or (of_sides[0] and moves[1])):
+        # what follows from the place in a table alone is constant on a side: it has no zero on the border
+        if name == "div" and moves[1] and any(of_sides):
             return True
         negative = eqn.params["y"] < 0 if name == "integer_pow" else name in ("rsqrt", "log")
         if name == "pow":
@@ -288,7 +295,7 @@ def _cancels(jaxpr: Any, marks: Sequence[int]) -> bool:
         if switches or (any(of_sides) and name not in ("add", "sub")):
             sided.update(eqn.outvars)
         if any(moves):
-            moving.update(eqn.outvars)
+            moving.update(v for v in eqn.outvars if jnp.issubdtype(v.aval.dtype, jnp.inexact))
     return False
 
 
