@@ -422,7 +422,7 @@ def gradient_status(
     law: ContactLaw, problem: Problem, metric: Metric, contacts: Contacts, at: At, shift: Array, acting: Array
 ) -> Array:
     """Returns CONTACTS_NOT_SOLVED if the linearisation of a gap of the ``acting`` contacts (m,) fails over the
-    displacement ``shift`` (d,) from the place ``at`` which it was made.
+    displacement ``shift`` (d,) from the place ``at``, where it was made.
 
     It fails if its error exceeds half of the largest change that the linearised gap has over any displacement of that
     length: the gradient vanishes, or the displacement is as long as the radius of curvature.
