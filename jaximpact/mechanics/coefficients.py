@@ -10,6 +10,8 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
+from .user_functions import named_errors
+
 
 @dataclass(frozen=True)
 class OfSpeed:
@@ -33,14 +35,16 @@ class OfSpeed:
         return cls(friction) if len(needed) == 2 else friction
 
 
-def coefficients(given: Any, slip: Array, args: Any) -> Array:
+def coefficients(given: Any, slip: Array, args: Any, name: str = "friction") -> Array:
     """Returns coefficients of friction (m,) at slip velocities (m, k), ``given`` as a number, one per contact, or a
-    function of args or of the speeds."""
+    function of args or of the speeds; ``name``: its name in errors."""
     if isinstance(given, OfSpeed):
-        given = given(lengths(slip), args)
+        with named_errors(f"{name}(s, args)", args):
+            given = given(lengths(slip), args)
         given = jnp.where(given >= 0, given, jnp.nan)  # which no motion survives unnoticed
     elif callable(given):
-        given = given(args)
+        with named_errors(f"{name}(args)", args):
+            given = given(args)
     return jnp.broadcast_to(jnp.asarray(given, slip.dtype), slip.shape[:-1])
 
 

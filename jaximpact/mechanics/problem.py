@@ -361,7 +361,9 @@ class Problem(metaclass=Named):
     def static_coefficients(self, slip: Array, args: Any) -> Array | None:
         """Returns those of static friction (m,), up to which contacts at rest stick; None if they equal those of slip.
         ``slip`` (m, k): any."""
-        return None if self.static_friction is None else coefficients(self.static_friction, slip, args)
+        return (
+            None if self.static_friction is None else coefficients(self.static_friction, slip, args, "static_friction")
+        )
 
     def generalised_force(self, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:
         """Returns g(t, q, v), shape (d,), in the dtype of q."""

@@ -25,12 +25,14 @@ def outcome(name: str, read: Callable[[Any], Any], function: Callable, *operands
         hint = " (it must be traceable: jnp.where in place of if, jnp in place of np and math, no float())"
         raise renamed_error(f"{name} failed on arguments of shapes {_shapes(operands)}{hint}", error) from error
     except Exception as error:
-        missing = (
-            " (args is None: give the numbers that it reads, args=...)"
-            if operands[-1] is None and "NoneType" in str(error)
-            else ""
-        )
-        raise renamed_error(f"{name} failed on arguments of shapes {_shapes(operands)}{missing}", error) from error
+        hint = _missing(operands[-1], error)
+        raise renamed_error(f"{name} failed on arguments of shapes {_shapes(operands)}{hint}", error) from error
+
+
+def _missing(args: Any, error: Exception) -> str:
+    """Returns the cure where an error comes of numbers that were not given."""
+    asked = args is None and "NoneType" in str(error)
+    return " (args is None: give the numbers that it reads, args=...)" if asked else ""
 
 
 def _shapes(operands: tuple) -> list:
@@ -46,12 +48,12 @@ def renamed_error(what: str, error: Exception) -> Exception:
 
 
 @contextmanager
-def named_errors(name: str) -> Iterator[None]:
-    """Context in which errors of a user's function are reported under its name."""
+def named_errors(name: str, args: Any = ()) -> Iterator[None]:
+    """Context in which errors of a user's function are reported under its name; ``args``: what it was given as args."""
     try:
         yield
     except Exception as error:
-        raise renamed_error(f"{name} failed", error) from error
+        raise renamed_error(f"{name} failed{_missing(args, error)}", error) from error
 
 
 @contextmanager

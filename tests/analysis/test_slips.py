@@ -103,6 +103,11 @@ def test_what_has_no_slips_is_refused():
     final = ji.solve(BLOCK, [0.0, 0.0], [1.0, 0.0], save="final", **CALL)
     with pytest.raises(ValueError, match="every step of a motion"):
         final.slips(BLOCK, args=CALL["args"])
+    given = BLOCK.replace(force=lambda t, q, v, args: jnp.array([0.0, -G]), friction=lambda args: args["mu"])
+    call = CALL | {"t1": 0.01, "args": {"mu": MU}}
+    motion = ji.solve(given, [0.0, 0.0], [1.0, 0.0], **call)
+    with pytest.raises(TypeError, match=r"^friction\(args\) failed.*args is None: give"):
+        motion.slips(given)
 
 
 def test_a_scheme_that_locates_events_has_slips_at_the_ends_of_its_steps():
