@@ -8,6 +8,7 @@ with its entries in any order, and not compute with it.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, partial_eval
 
 from ..jaxtools.dead_code import live_carry
-from ..jaxtools.jaxpr_tools import varying_outputs
+from ..jaxtools.jaxpr_tools import reader, varying_outputs
 
 stream_p = Primitive("stream")
 stream_p.multiple_results = True
@@ -43,6 +44,21 @@ def stream(body: Callable, carry: Any, given: Any, by_row: bool = False, backwar
 @stream_p.def_effectful_abstract_eval
 def _(*_: Any, jaxpr: Any, **__: Any) -> tuple:
     return [v.aval for v in jaxpr.outvars], jaxpr.effects
+
+
+def yields_rows(jaxpr: Any) -> list[bool]:
+    """Mask of the outputs of a jaxpr that are rows of a stream, and get an axis of rows where it runs."""
+    flags = dict.fromkeys([*jaxpr.constvars, *jaxpr.invars], False)
+    read = reader(flags, lambda v: False)
+    for eqn in jaxpr.eqns:
+        # nothing but an order of entries is computed from rows
+        found = [any(map(read, eqn.invars))] * len(eqn.outvars)
+        if eqn.primitive is stream_p:
+            found = [i >= eqn.params["carried"] for i in range(len(eqn.outvars))]
+        elif eqn.primitive.name in ("jit", "pjit"):
+            found = list(map(operator.or_, found, yields_rows(eqn.params["jaxpr"].jaxpr)))
+        flags.update(zip(eqn.outvars, found, strict=True))
+    return [read(v) for v in jaxpr.outvars]
 
 
 # differentiation and batching: a stream whose body is differentiated or batched

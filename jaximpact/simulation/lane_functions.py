@@ -22,6 +22,7 @@ from ..compiler.gpu import kernel
 from ..compiler.lane_axes import NO_MESH, used_by_moved
 from ..compiler.llvm import xla_ffi as foreign
 from ..compiler.scalar import Unsupported
+from ..compiler.stream import yields_rows
 from ..jaxtools.dead_code import without_dead_code
 from ..jaxtools.derivative_rules import NO_DERIVATIVE
 from ..jaxtools.shapes import shapes_and_dtypes
@@ -165,22 +166,19 @@ class Value(LaneFunction):
         """Number of rows that are saved before the final one."""
         return self.unflatten(leaves)[0].rows
 
-    def native_shapes(self, members: Sequence, axes: tuple) -> list:
+    def native_shapes(self, members: Sequence) -> list:
         """Shapes of the results in one lane for operands of the shapes ``members``,
         from the trace that native code is compiled from."""
         rows, without_row_count = self.rows(members), self.without_row_count()
         with jax.sharding.use_abstract_mesh(NO_MESH):  # as when it is compiled, so that it is traced once
-            whole = _branching.trace(*members, function=replace(without_row_count, tells=True)).out_info
-            of_row = list(compress(whole, self.kept))
-        if rows == 0:
-            return of_row
-        # what has an axis of rows, which native code leaves out: one trace for any number of steps and rows
-        of_rows = jax.eval_shape(partial(vmapped, function=without_row_count, axes=axes, count=None), *members)
-        found = []
-        for x, many in zip(of_row, of_rows, strict=True):
-            shape = (rows + 1, *x.shape) if many.ndim > x.ndim else x.shape
-            found.append(jax.ShapeDtypeStruct(shape, x.dtype))
-        return found
+            traced = _branching.trace(*members, function=replace(without_row_count, tells=True))
+        # what has an axis of rows, which native code leaves out
+        many = yields_rows(traced.jaxpr.jaxpr) if rows else [False] * len(self.kept)
+        every = [
+            jax.ShapeDtypeStruct((rows + 1, *x.shape) if of_rows else x.shape, x.dtype)
+            for x, of_rows in zip(traced.out_info, many, strict=True)
+        ]
+        return list(compress(every, self.kept))
 
     def with_derivative(self, leaves: Sequence, moved: Sequence[bool]) -> Value:
         """Returns the function prepared for derivatives by the leaves in the mask ``moved``; ValueError if
@@ -230,14 +228,14 @@ class Derivative(LaneFunction):
     def without_row_count(self, many: bool = False) -> Derivative:
         return replace(self, function=self.function.without_row_count(many))
 
-    def native_shapes(self, members: Sequence, axes: tuple) -> list:
+    def native_shapes(self, members: Sequence) -> list:
         """Shapes of the results in one lane.
 
         They are found without tracing the derivative: derivatives of some operations can be
         transposed but not evaluated.
         """
         count = len(self.moved)
-        values = self.function.native_shapes(members[:count], axes[:count])
+        values = self.function.native_shapes(members[:count])
         moved = sum(math.prod(x.shape) for x, m in zip(members, self.moved, strict=False) if m)
         of = [x for x, u in zip(values, self.used, strict=True) if u]
         return [jax.ShapeDtypeStruct(((moved,) * self.new_axes + x.shape), x.dtype) for x in of]
@@ -275,10 +273,10 @@ class ValueAndTangent(Derivative):
         values, changes = jax.jvp(of, (some,), (list(operands[count:]),))
         return [*values, *(x for x, u in zip(changes, self.used, strict=True) if u)]
 
-    def native_shapes(self, members: Sequence, axes: tuple) -> list:
+    def native_shapes(self, members: Sequence) -> list:
         """Shapes of all outputs, and of the tangents of the used ones."""
         count = len(self.moved)
-        return [*self.function.native_shapes(members[:count], axes[:count]), *super().native_shapes(members, axes)]
+        return [*self.function.native_shapes(members[:count]), *super().native_shapes(members)]
 
 
 class ForwardJacobian(Derivative):
@@ -307,7 +305,7 @@ class Cotangent(Derivative):
         closed = without_dead_code(jax.make_jaxpr(of)(some))
         return list(jax.vjp(jaxpr_as_fun(closed), *some)[1](list(operands[count:])))
 
-    def native_shapes(self, members: Sequence, axes: tuple) -> list:
+    def native_shapes(self, members: Sequence) -> list:
         """Shapes of the moved operands."""
         return [x for x, m in zip(members, self.moved, strict=False) if m]
 

@@ -83,7 +83,7 @@ def _abstract(*operands: Any, function: Any, axes: tuple, count: int | None) -> 
     if _is_native(function):
         if isinstance(function, Cotangent):
             function.announce(members, axes, count)
-        shapes = function.native_shapes(members, axes)
+        shapes = function.native_shapes(members)
     else:
         shapes = jax.eval_shape(partial(vmapped, function=function, axes=axes, count=None), *members)
     return of_lanes(shapes, count, operands)
