@@ -286,12 +286,32 @@ class ForwardJacobian(Derivative):
     new_axes: ClassVar[int] = 1
 
     def __call__(self, *operands: Any, branches: bool = False) -> list:
-        of, some = self.outputs(operands, branches)
-        flat, unravel = ravel_pytree(some)
-        push = lambda direction: jax.jvp(of, (some,), (unravel(direction),))[1]
-        if flat.size == 1:  # one number is no batch, which would be traced again
-            return [x[None] for x in push(jnp.ones_like(flat))]
-        return jax.vmap(push)(jnp.eye(flat.size, dtype=flat.dtype))
+        return _by_directions(*self.outputs(operands, branches))[1]
+
+
+class ValueAndJacobian(ValueAndTangent):
+    """All outputs, each with a leading axis of length one, followed by the derivatives of the used ones as
+    `ForwardJacobian` computes them, in one pass through the steps."""
+
+    new_axes: ClassVar[int] = 1
+
+    def __call__(self, *operands: Any, branches: bool = False) -> list:
+        values, changes = _by_directions(*replace(self, used=(True,) * len(self.used)).outputs(operands, branches))
+        return [*(x[None] for x in values), *compress(changes, self.used)]
+
+    def native_shapes(self, members: Sequence) -> list:
+        values = [jax.ShapeDtypeStruct((1, *x.shape), x.dtype) for x in self.function.native_shapes(members)]
+        return [*values, *Derivative.native_shapes(self, members)]
+
+
+def _by_directions(of: Callable, some: list) -> tuple[list, list]:
+    """Returns the values of a function of a list of arrays, and its derivatives (p, ...) by the p numbers in them."""
+    flat, unravel = ravel_pytree(some)
+    push = lambda direction: jax.jvp(of, (some,), (unravel(direction),))
+    if flat.size == 1:  # one number is no batch, which would be traced again
+        values, changes = push(jnp.ones_like(flat))
+        return values, [x[None] for x in changes]
+    return jax.vmap(push, out_axes=(None, 0))(jnp.eye(flat.size, dtype=flat.dtype))
 
 
 class Cotangent(Derivative):

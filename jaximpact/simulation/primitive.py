@@ -11,6 +11,7 @@ import itertools
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
+from itertools import compress
 from typing import Any
 
 import jax
@@ -25,7 +26,16 @@ from ..compiler.scalar import Unsupported
 from ..jaxtools.trace_context import platform, setting
 from ..mechanics.motion import Motion
 from .backends import Task
-from .lane_functions import Cotangent, ForwardJacobian, Tangent, Value, ValueAndTangent, lanewise, vmapped
+from .lane_functions import (
+    Cotangent,
+    ForwardJacobian,
+    Tangent,
+    Value,
+    ValueAndJacobian,
+    ValueAndTangent,
+    lanewise,
+    vmapped,
+)
 from .limits import (
     MAX_FORWARD_DIRECTIONS,
     MAX_FORWARD_DIRECTIONS_OF_ONE,
@@ -38,6 +48,7 @@ from .program import Program
 log = logging.getLogger(__name__)
 DIRECTIONS_AT_ONCE = 64  # of inputs, in reverse mode through steps that cannot be walked back
 LEAVES_OF_A_STATE = 8  # arrays of coordinates and contacts, about, that are kept of a step to walk back through
+JACOBIANS = ForwardJacobian, ValueAndJacobian
 motion_p = Primitive("motion")
 motion_p.multiple_results = True
 # the same with its JVP, in one pass through the steps; it is taken apart where the tangents are not known yet, as in
@@ -96,11 +107,13 @@ def _is_native(function: Any) -> bool:
 def _motion_jvp(primals: Sequence, tangents: Sequence, *, function: Any, axes: tuple, count: int | None) -> tuple:
     moved = tuple(type(t) is not ad.Zero and is_real(x) for x, t in zip(primals, tangents, strict=True))
     changes = [ad.instantiate_zeros(t) for t, m in zip(tangents, moved, strict=True) if m]
-    if _is_native(function) and type(function) in (Tangent, ForwardJacobian) and function.function is function.value:
-        further = tuple(a for a, m in zip(axes, moved, strict=True) if m)
+    further = tuple(a for a, m in zip(axes, moved, strict=True) if m)
+    if _is_native(function) and type(function) in (Tangent, *JACOBIANS) and function.function is function.value:
         values = motion_p.bind(*primals, function=function, axes=axes, count=count)
-        second = Tangent(function, moved, (True,) * len(values))
-        return values, motion_p.bind(*primals, *changes, function=second, axes=(*axes, *further), count=count)
+        used = tuple(map(is_real, values))
+        second = Tangent(function, moved, used)
+        found = motion_p.bind(*primals, *changes, function=second, axes=(*axes, *further), count=count)
+        return values, _with_zeros(found, values, used)
     if function is not function.value:
         # derivatives of derivatives: of the lane function as it stands
         some = [x for x, m in zip(primals, moved, strict=True) if m]
@@ -112,14 +125,49 @@ def _motion_jvp(primals: Sequence, tangents: Sequence, *, function: Any, axes: t
 
         return jax.jvp(of, (some,), (changes,))
     function = function.with_derivative(primals, moved)
-    used = tuple(map(is_real, _abstract(*map(jax.typeof, primals), function=function, axes=axes, count=count)))
-    further = tuple(a for a, m in zip(axes, moved, strict=True) if m)
+    shapes = _abstract(*map(jax.typeof, primals), function=function, axes=axes, count=count)
+    used = tuple(map(is_real, shapes))
+    if any(isinstance(x, partial_eval.JaxprTracer) for x in changes):
+        # tangents that are not known yet, as in reverse mode
+        members, given = [jax.typeof(x) for x in changes], list(compress(shapes, used))
+        if platform() == "cpu" and _is_native(function) and _fits(function, primals, members, further, given, count):
+            return _with_jacobian(primals, changes, ValueAndJacobian(function, moved, used), axes, count)
     both = ValueAndTangent(function, moved, used)
     all_of = motion_with_tangent_p.bind(*primals, *changes, function=both, axes=(*axes, *further), count=count)
-    values, found = all_of[: len(used)], iter(all_of[len(used) :])
-    return values, [
-        next(found) if u else ad.Zero(jax.typeof(x).to_tangent_aval()) for x, u in zip(values, used, strict=True)
-    ]
+    values, found = all_of[: len(used)], all_of[len(used) :]
+    return values, _with_zeros(found, values, used)
+
+
+def _with_zeros(found: Sequence, values: Sequence, used: Sequence[bool]) -> list:
+    """The tangents of all ``values``: those ``found`` of the ones in the mask ``used``, zero of the others."""
+    some = iter(found)
+    return [next(some) if u else ad.Zero(jax.typeof(x).to_tangent_aval()) for x, u in zip(values, used, strict=True)]
+
+
+def _with_jacobian(
+    primals: Sequence, changes: Sequence, function: ValueAndJacobian, axes: tuple, count: int | None
+) -> tuple[list, list]:
+    """Values, and their tangents by a product with the Jacobian, both computed in one pass through the steps."""
+    values, every = _value_and_jacobian(*primals, function=function, axes=axes, count=count)
+    return values, _with_zeros(
+        _along(every, changes, tuple(compress(axes, function.moved)), count), values, function.used
+    )
+
+
+# each one program, where jax would compile each of their operations
+@partial(jax.jit, static_argnames=("function", "axes", "count"))
+def _value_and_jacobian(*operands: Any, function: ValueAndJacobian, axes: tuple, count: int | None) -> tuple:
+    every, number = motion_p.bind(*operands, function=function, axes=axes, count=count), len(function.used)
+    return [x[0] if count is None else x[:, 0] for x in every[:number]], every[number:]
+
+
+@partial(jax.jit, static_argnames=("axes", "count"))
+def _along(jacobians: list, changes: list, axes: tuple, count: int | None) -> list:
+    """The changes of outputs along those of the moved operands, by their Jacobians (p, ...) or (lanes, p, ...)."""
+    if count is not None:
+        return jax.vmap(lambda *x: _along(*x, axes, None), in_axes=(0, list(axes)))(jacobians, changes)
+    direction = jnp.concatenate([x.ravel() for x in changes])
+    return [jnp.tensordot(direction, x, 1) for x in jacobians]
 
 
 def _batch_with_tangent(operands: Sequence, dims: Sequence, *, function: ValueAndTangent, **params: Any) -> tuple:
