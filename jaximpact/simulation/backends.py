@@ -26,7 +26,7 @@ from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
 from .chunked_runs import devices
 from .lanes import Lanes
-from .limits import MIN_XLA_GRADIENT_ENTRIES
+from .limits import FEW_MOTIONS, MAX_JACOBIAN_ENTRIES, MAX_JACOBIAN_ENTRIES_OF_FEW, MIN_XLA_GRADIENT_ENTRIES
 from .program import Program
 from .rows import RowRequest
 
@@ -54,6 +54,23 @@ def execution_of(execution: str, problem: Problem) -> str:
             "Bodies(lists=False)"
         )
     return "xla" if problem.listed else execution
+
+
+def directions_are_lanes(problem: Problem, one: Motion, count: int, directions: int) -> bool:
+    """Whether each direction of a Jacobian, the derivative by one number, is computed in a lane of its own.
+
+    True on a GPU, which has threads enough, and on a CPU of one motion, or if the program for all directions at once is
+    long: beside joints, or for a few motions, of which the first answer takes most of the time. ``one``: the numbers of
+    a motion, or their shapes; ``count``: of motions; ``directions``: numbers by which they are differentiated.
+    """
+    if problem.listed:
+        return False
+    if platform() != "cpu" or count == 1:
+        return True
+    few = count <= FEW_MOTIONS
+    unknowns = one.q0.size + problem.joint_count(one.t0, one.q0, one.args)
+    most = MAX_JACOBIAN_ENTRIES_OF_FEW if few else MAX_JACOBIAN_ENTRIES
+    return (few or problem.jointed) and devices(count) == 1 and directions * unknowns**2 > most
 
 
 def batch_backend(task: Task, program: Program, lanes: Lanes, execution: str) -> Call:

@@ -7,7 +7,6 @@ multiplies by the Jacobian in forward mode, which needs no memory for the steps.
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
@@ -25,9 +24,10 @@ from ..compiler.lane_axes import NO_MESH, add_lanes, is_real, of_lanes, of_one_l
 from ..compiler.scalar import Unsupported
 from ..jaxtools.trace_context import platform, setting
 from ..mechanics.motion import Motion
-from .backends import Task
+from .backends import Task, directions_are_lanes
 from .lane_functions import (
     Cotangent,
+    Derivative,
     ForwardJacobian,
     Tangent,
     Value,
@@ -131,7 +131,7 @@ def _motion_jvp(primals: Sequence, tangents: Sequence, *, function: Any, axes: t
         # tangents that are not known yet, as in reverse mode
         members, given = [jax.typeof(x) for x in changes], list(compress(shapes, used))
         if platform() == "cpu" and _is_native(function) and _fits(function, primals, members, further, given, count):
-            return _with_jacobian(primals, changes, ValueAndJacobian(function, moved, used), axes, count)
+            return _with_jacobian(primals, changes, ValueAndTangent(function, moved, used), axes, count)
     both = ValueAndTangent(function, moved, used)
     all_of = motion_with_tangent_p.bind(*primals, *changes, function=both, axes=(*axes, *further), count=count)
     values, found = all_of[: len(used)], all_of[len(used) :]
@@ -145,20 +145,27 @@ def _with_zeros(found: Sequence, values: Sequence, used: Sequence[bool]) -> list
 
 
 def _with_jacobian(
-    primals: Sequence, changes: Sequence, function: ValueAndJacobian, axes: tuple, count: int | None
+    primals: Sequence, changes: Sequence, function: ValueAndTangent, axes: tuple, count: int | None
 ) -> tuple[list, list]:
     """Values, and their tangents by a product with the Jacobian, both computed in one pass through the steps."""
     values, every = _value_and_jacobian(*primals, function=function, axes=axes, count=count)
-    return values, _with_zeros(
-        _along(every, changes, tuple(compress(axes, function.moved)), count), values, function.used
-    )
+    found = _along(every, changes, tuple(compress(axes, function.moved)), count)
+    return values, _with_zeros(found, values, function.used)
 
 
 # each one program, where jax would compile each of their operations
 @partial(jax.jit, static_argnames=("function", "axes", "count"))
-def _value_and_jacobian(*operands: Any, function: ValueAndJacobian, axes: tuple, count: int | None) -> tuple:
-    every, number = motion_p.bind(*operands, function=function, axes=axes, count=count), len(function.used)
-    return [x[0] if count is None else x[:, 0] for x in every[:number]], every[number:]
+def _value_and_jacobian(*operands: Any, function: ValueAndTangent, axes: tuple, count: int | None) -> tuple[list, list]:
+    """The values, and the derivatives of the used ones as `_jacobian` returns them."""
+    number, lane = len(function.used), 0 if count is None else 1
+    if _directions_are_lanes(function, operands, axes, count):
+        push, flat, _ = _push(motion_with_tangent_p, function, operands, axes, count)
+        places = [None] * number + [lane] * sum(function.used)
+        found = jax.vmap(push, out_axes=places)(jnp.eye(flat.size, dtype=flat.dtype))
+        return found[:number], found[number:]
+    both = ValueAndJacobian(function.function, function.moved, function.used)
+    found = motion_p.bind(*operands, function=both, axes=axes, count=count)
+    return [jnp.squeeze(x, lane) for x in found[:number]], found[number:]
 
 
 @partial(jax.jit, static_argnames=("axes", "count"))
@@ -271,26 +278,14 @@ def _cotangents(
     lane_axes = [a for a, lin in zip(axes[number:], linear, strict=True) if lin]
     if not given:
         return [None] * len(avals)
-    found: list
     if _is_native(function) and _fits(function.value, known, avals, lane_axes, given, count):
-        lane = 0 if count is None else 1
         every = _jacobian(Tangent(function.function, moved, used), known, axes[:number], count)
-
-        def share(jacobian: Array, ct: Array) -> Array:
-            """The part of the inputs' cotangents, (p,) or (lanes, p), that comes from one output:
-            its Jacobian times its cotangent ``ct``."""
-            left = (*jacobian.shape[: lane + 1], -1)
-            flat = jacobian.reshape(left), ct.reshape(*ct.shape[:lane], -1)
-            return jnp.einsum("...pk,...k->...p", *flat)
-
-        total: Any = sum(share(jacobian, ct) for jacobian, ct in zip(every, given, strict=True))
-        members = of_one_lane(avals, lane_axes)
-        ends = itertools.accumulate(x.size for x in members)
-        parts = [total[..., end - x.size : end] for x, end in zip(members, ends, strict=True)]
-        found = [x.reshape(*x.shape[:-1], *of.shape) for x, of in zip(parts, members, strict=True)]
+        along = lambda changes: _along(every, changes, tuple(lane_axes), count)
+        shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in avals]
+        return jax.linear_transpose(along, shapes)(given)[0]
     elif function.function is function.value and not function.value.unflatten(known)[0].scheme.traits.reverse:
         of = Tangent(function.function, moved, used)
-        found = _cotangents_by_directions(of, known, of_one_lane(avals, lane_axes), given, axes[:number], count)
+        found = _cotangents_by_directions(of, known, given, axes[:number], count)
     elif function.function is not function.value:
         return _cotangents_as_it_stands(cotangents, known, changes, linear, function, axes, count)
     else:
@@ -302,12 +297,12 @@ def _cotangents(
 
 
 def _cotangents_by_directions(
-    function: Tangent, known: Sequence, members: Sequence, given: Sequence, axes: tuple, count: int | None
+    function: Tangent, known: Sequence, given: Sequence, axes: tuple, count: int | None
 ) -> list:
     """As `_cotangents`, in forward mode for however many inputs, of schemes whose steps cannot be walked back: in each
-    direction by itself, which keeps neither a Jacobian nor states. ``members``: shapes of the inputs in one lane;
-    ``given``: cotangents of the outputs that ``function`` uses."""
-    push, flat, unravel = _push(function, known, members, axes, count)
+    direction by itself, which keeps neither a Jacobian nor states. ``given``: cotangents of the outputs that
+    ``function`` uses."""
+    push, flat, unravel = _push(motion_p, function, known, axes, count)
     batch = () if count is None else (count,)
 
     def along(i: Array) -> Array:
@@ -345,28 +340,33 @@ def _jacobian(function: Tangent, known: Sequence, axes: tuple, count: int | None
 
     Their shapes are (p, ...), or (lanes, p, ...) with a lane axis.
     """
-    if platform() == "cpu":
+    if not _directions_are_lanes(function, known, axes, count):
         of = ForwardJacobian(function.function, function.moved, function.used)
         return motion_p.bind(*known, function=of, axes=axes, count=count)
-    # on a GPU each direction is a lane of its own
-    members = [x for x, m in zip(of_one_lane(known, axes), function.moved, strict=True) if m]
-    push, flat, _ = _push(function, known, members, axes, count)
-    found = jax.vmap(push)(jnp.eye(flat.size, dtype=flat.dtype))
-    return found if count is None else [jnp.moveaxis(x, 0, 1) for x in found]
+    push, flat, _ = _push(motion_p, function, known, axes, count)
+    return jax.vmap(push, out_axes=0 if count is None else 1)(jnp.eye(flat.size, dtype=flat.dtype))
+
+
+def _directions_are_lanes(function: Derivative, known: Sequence, axes: tuple, count: int | None) -> bool:
+    """As `directions_are_lanes`, of a derivative by the operands that it moves."""
+    members = of_one_lane(known, axes)
+    program, one = function.value.unflatten(members)
+    directions = sum(x.size for x in compress(members, function.moved))
+    return directions_are_lanes(program.problem, one, count or 1, directions)
 
 
 def _push(
-    function: Tangent, known: Sequence, members: Sequence, axes: tuple, count: int | None
+    primitive: Primitive, function: Derivative, known: Sequence, axes: tuple, count: int | None
 ) -> tuple[Callable[[Array], list], Array, Callable[[Array], list]]:
-    """A function from a direction (p,) of the moved operands, the same in all lanes,
-    to the derivatives of the outputs along it.
+    """A function from a direction (p,) of the moved operands, the same in all lanes, to the results of the
+    ``primitive`` along it.
 
-    Also returns the direction zero, and what splits a direction into those of the operands; ``members``: these operands
-    in one lane, or their shapes.
+    Also returns the direction zero, and what splits a direction into those of the operands.
     """
-    flat, unravel = ravel_pytree([jnp.zeros(x.shape, x.dtype) for x in members])
+    some = compress(of_one_lane(known, axes), function.moved)
+    flat, unravel = ravel_pytree([jnp.zeros(x.shape, x.dtype) for x in some])
     every = (*axes, *[None] * sum(function.moved))
-    push = lambda direction: motion_p.bind(*known, *unravel(direction), function=function, axes=every, count=count)
+    push = lambda direction: primitive.bind(*known, *unravel(direction), function=function, axes=every, count=count)
     return push, flat, unravel
 
 

@@ -21,16 +21,13 @@ from ..mechanics.status import Status
 from ..mechanics.user_functions import named_errors
 from ..results import Sensitivities, Solution
 from .arguments import start_reports
-from .backends import batch_backend, execution_of, one_lane, through_xla
+from .backends import batch_backend, directions_are_lanes, execution_of, one_lane, through_xla
 from .call import Call, as_lanes, for_lanes
 from .chunked_runs import devices, in_chunks
 from .lane_arguments import refuse_traced
 from .lanes import Lanes
 from .limits import (
-    FEW_MOTIONS,
     MAX_FORWARD_DIRECTIONS,
-    MAX_JACOBIAN_ENTRIES,
-    MAX_JACOBIAN_ENTRIES_OF_FEW,
     MAX_REVERSE_INPUTS,
     MAX_SMALL_SYSTEM,
     MAX_SPARE_BYTES,
@@ -220,8 +217,10 @@ def jacobians(
         known = program.replace(length=0 if task.mode == "forward" else int(number))
         return through_xla(task, known, lanes, devices(lanes.count))(motion, length)
 
-    either = task.mode == "forward" and row_by_row(program, task.output)
-    if either and _lane_by_direction(program, lanes, task, execution):
+    either, one = task.mode == "forward" and row_by_row(program, task.output), lanes.first
+    numbers = len(task.numbers(one)[0]) if either else 0
+    compiled = platform() != "cpu" or execution in ("auto", "native")
+    if either and compiled and directions_are_lanes(program.problem, one, lanes.count, numbers):
         jacobian, (value, status) = _by_directions(program, lanes, task, execution, chunk, progress)
     elif task.mode == "reverse" and _walks_back(program, lanes, task, execution):
         jacobian, (value, status) = _walking_back(program, lanes, task, execution, chunk, progress)
@@ -280,23 +279,6 @@ def _walking_back(
         chunk = max(most, 1)
     backwards = WalkedBack(task.wrt, task.output, task.mode, execution)
     return in_chunks(known, lanes, through_xla(backwards, known, lanes), chunk, progress)
-
-
-def _lane_by_direction(program: Program, lanes: Lanes, task: Varied, execution: str) -> bool:
-    """Whether each direction of the Jacobian, the derivative by one number, is computed in a lane of its own.
-
-    True on a GPU, which has threads enough, and on a CPU if the program for all directions at once is long: beside
-    joints, or for a few motions, of which the first answer takes most of the time.
-    """
-    problem, one = program.problem, lanes.first
-    if platform() == "gpu":
-        return not problem.listed
-    few = lanes.count <= FEW_MOTIONS and not problem.listed
-    if execution not in ("auto", "native") or platform() != "cpu" or not (few or problem.jointed):
-        return False
-    unknowns = one.q0.size + problem.joint_count(one.t0, one.q0, one.args)
-    most = MAX_JACOBIAN_ENTRIES_OF_FEW if few else MAX_JACOBIAN_ENTRIES
-    return devices(lanes.count) == 1 and len(task.numbers(one)[0]) * unknowns**2 > most
 
 
 def _by_directions(
