@@ -99,7 +99,7 @@ class Switches:
         self._asks = asks_whether_equal(closed)
         inlined = inline_calls(closed).jaxpr if self._asks else None
         self._fails = inlined is not None and _divides(inlined, self._marks)
-        self._large = self._fails and count_equations(inlined) > LARGE
+        self._large = inlined is not None and self._fails and count_equations(inlined) > LARGE
         self._outlined: dict[type[Walk], Callable] = {}
         self._marks_of_sides: list[int] = []  # found by walks
 
