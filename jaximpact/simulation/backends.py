@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -29,6 +29,9 @@ from .lanes import Lanes
 from .limits import MIN_XLA_GRADIENT_ENTRIES
 from .program import Program
 from .rows import RowRequest
+
+if TYPE_CHECKING:
+    from ..compiler.llvm.call import Jitted
 
 EXECUTIONS = ("auto", "xla", "native", "kernel")
 COMPILE = {"xla_cpu_prefer_vector_width": 512}  # the widest vectors of a CPU that has them
@@ -137,7 +140,7 @@ def as_native(task: Task, program: Program, lanes: Lanes) -> Call:
     return lambda motion, _: call(shape, motion)
 
 
-def native_or_xla(one: Callable, axes: tuple, xla: Callable[..., Any]) -> Callable[..., Any]:
+def native_or_xla(one: Jitted, axes: tuple, xla: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a batched version of the jitted one-lane function ``one``:
     native code if numbers are known and it compiles, else ``xla``.
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import compress, pairwise
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -47,6 +47,9 @@ from .reverse_parts import (
 )
 from .rows import RowRequest, step_at_or_after
 from .state_walk import Walk, bytes_of
+
+if TYPE_CHECKING:
+    from ..compiler.llvm.call import Jitted
 
 
 class Backwards:
@@ -104,7 +107,7 @@ class Backwards:
         whole, parts = parts, parts.with_live(self.carry, begun, traced, row)
         reals = parts.reals(self.carry)
 
-        def part(one: Callable, *operands: Any, first: Sequence[bool] = (), **static: Any) -> CompiledFunction:
+        def part(one: Jitted, *operands: Any, first: Sequence[bool] = (), **static: Any) -> CompiledFunction:
             rest = len(jax.tree.leaves(operands)) - len(first)
             flags = [*self.by_lane[: self.count], *first, *[many] * rest]
             return compile_lanes(one, (leaves, *operands), flags, **static)

@@ -171,7 +171,7 @@ class Parts:
         last: Any,
         change: Sequence,
         total: Sequence,
-    ) -> tuple[list, list]:
+    ) -> tuple[Sequence, Sequence]:
         """Applies `of_step` from the last step to the first, to a stream of what is stored of them.
 
         That are the leaves of the carries in the mask ``kept``, and the values that are remembered of a step in the
