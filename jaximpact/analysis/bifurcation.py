@@ -19,6 +19,7 @@ from ..simulation.call import Call
 from .checks import (
     REPEATS,
     StudyLike,
+    TimeLike,
     check_no_noise,
     check_steps,
     distance,
@@ -192,8 +193,8 @@ def bifurcation(
     v0: ArrayLike,
     *,
     parameter: Parameter,
-    values: Any,
-    period: Any,
+    values: ArrayLike,
+    period: TimeLike,
     steps: int | None = None,
     cycles: int,
     skip: int = 0,
@@ -285,7 +286,7 @@ def bifurcation(
 
 def _continuation_sections(
     calls: Iterable[Call],
-    period: Any,
+    period: TimeLike,
     phase: float,
     runs: Callable[[ForcedMotions], tuple[Section, np.ndarray, np.ndarray]],
     repeats: bool,
@@ -348,7 +349,7 @@ def two_parameter_map(
     *,
     parameters: tuple[Parameter, Parameter],
     values: tuple[Any, Any],
-    period: Any,
+    period: TimeLike,
     steps: int | None = None,
     cycles: int,
     skip: int = 0,

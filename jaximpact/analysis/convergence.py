@@ -212,7 +212,7 @@ def next_primes(n: int, count: int) -> list[int]:
     return found
 
 
-def _of_study(study: StudyLike, *, lane: Any = None, **options: Any) -> Convergence:
+def _of_study(study: StudyLike, *, lane: int | None = None, **options: Any) -> Convergence:
     if lane is None:
         raise TypeError("convergence looks at one motion: say which lane of the study, lane=0")
     return convergence(**(motion_arguments(study, study.number(lane)) | options))
@@ -226,14 +226,14 @@ def convergence(
     q0: ArrayLike,
     v0: ArrayLike,
     *,
-    t1: Any,
+    t1: float,
     steps: Sequence[int] | int | None = None,
     rtols: ArrayLike | None = None,
     phases: int = 1,
     exact: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None,
     impulse: Any = None,
     graph: bool = False,
-    t0: Any = 0.0,
+    t0: float = 0.0,
     **options: Unpack[MotionOptions],
 ) -> Convergence:
     """Computes one motion with several step sizes, or several tolerances, and measures its errors and orders.

@@ -23,7 +23,7 @@ from ..results import Arrays, Drawable, Solution, with_names
 from ..results.interpolation import curve
 from ..simulation.call import Call
 from ..simulation.canonical_arrays import cast_numbers, leaf_axes
-from .checks import check_result, check_steps, one_lane, takes_study
+from .checks import TimeLike, check_result, check_steps, one_lane, takes_study
 from .default_scheme import ROWS, SECTION, choose_scheme
 from .forced_motions import ForcedMotions, check_restarts, gather
 from .options import LaneOptions, with_options
@@ -78,7 +78,7 @@ def crossings(
     *,
     direction: int = 0,
     args: Any = None,
-    args_axes: Any = None,
+    args_axes: object = None,
 ) -> Crossings:
     """Finds the passages of motions through a surface, between the rows of a solution that holds every step.
 
@@ -127,7 +127,7 @@ def check_direction(direction: Any) -> None:
         raise ValueError(f"direction must be 1, -1, or 0 for both, got {direction!r}")
 
 
-def find(solution: Solution, surface: Surface, direction: int, args: Any, args_axes: Any) -> Crossings:
+def find(solution: Solution, surface: Surface, direction: int, args: object, args_axes: object) -> Crossings:
     """Passages of a batch through a surface, as `crossings` returns them, without checking the arguments."""
     lanes = [jax.tree.map(lambda x, i=i: np.asarray(x)[i], solution) for i in range(len(solution.t))]
     pieces = [curve(one).pieces() for one in lanes]
@@ -219,7 +219,7 @@ def poincare_section(
     *,
     surface: Surface,
     direction: int = 0,
-    period: Any,
+    period: TimeLike,
     steps: int | None = None,
     cycles: int,
     skip: int = 0,
@@ -342,7 +342,7 @@ def _passages(
 
 
 def _locate_accurately(
-    motions: ForcedMotions, window: Solution, found: Crossings, surface: Surface, args: Any
+    motions: ForcedMotions, window: Solution, found: Crossings, surface: Surface, args: object
 ) -> Crossings:
     """Locates the passages ``found`` between rows of ``window`` more accurately: runs each motion again, from the row
     before, until the surface."""
@@ -369,7 +369,9 @@ def _locate_accurately(
     return replace(found, t=t, q=q, v=v)
 
 
-def section(surface: Surface | None, direction: int, problem: Problem, q0: Any, v0: Any, **options: Any) -> Section:
+def section(
+    surface: Surface | None, direction: int, problem: Problem, q0: ArrayLike, v0: ArrayLike, **options: Any
+) -> Section:
     """Returns `poincare_section` through ``surface``, or the `stroboscopic` section if ``surface`` is None."""
     if surface is None:
         if direction != 0:

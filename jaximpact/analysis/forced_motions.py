@@ -30,7 +30,7 @@ from ..simulation.lanes import Lanes
 from ..simulation.limits import CHUNK_BYTES
 from ..simulation.random_keys import of_lanes, words_of
 from ..simulation.validation import check_problem
-from .checks import positive_time, share_of_period
+from .checks import TimeLike, positive_time, share_of_period
 
 LIFT = 4e3  # rounding units of gap at which a motion is started again: above what counts as touching
 
@@ -169,7 +169,7 @@ def admit(problem: Problem, t: Array, motion: Motion, axes: tuple) -> tuple[Arra
     return jax.vmap(one, in_axes=(0, Lanes(motion, axes, 0).in_axes))(t, motion)
 
 
-def gather(call: Call, period: Any, phase: Any) -> ForcedMotions:
+def gather(call: Call, period: TimeLike, phase: float) -> ForcedMotions:
     """Checks the arguments of a section and collects them as `ForcedMotions`, each lane with its start and period."""
     problem, args, args_axes = call.problem, call.args, call.args_axes
     check_problem(problem)

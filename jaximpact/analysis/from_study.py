@@ -11,7 +11,7 @@ import numpy as np
 from ..jaxtools.argument_checks import check_counts
 from ..mechanics.motion import OF_CONTACTS, STATED
 from ..mechanics.scheme import Scheme
-from .checks import StudyLike, of_one_lane, one_lane, parameter_path, positive_time, share_of_period
+from .checks import StudyLike, TimeLike, of_one_lane, one_lane, parameter_path, positive_time, share_of_period
 from .crossings import section
 from .sections import Section
 
@@ -70,7 +70,7 @@ def some_lanes(section: Section, which: np.ndarray) -> Section:
 def saved_section(
     study: StudyLike,
     *,
-    period: Any,
+    period: TimeLike,
     cycles: int,
     skip: int | None = None,
     phase: float = 0.0,

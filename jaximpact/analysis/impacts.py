@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..jaxtools.argument_checks import real
 from ..mechanics.impact_law import require_newton
@@ -148,8 +149,8 @@ def impacts(
     solution: Solution,
     *,
     args: Any = None,
-    args_axes: Any = None,
-    e: Any = None,
+    args_axes: object = None,
+    e: ArrayLike | None = None,
     scheme: Scheme | None = None,
     lanes: np.ndarray | None = None,
 ) -> Impacts:

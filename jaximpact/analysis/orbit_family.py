@@ -294,7 +294,7 @@ def _observer(problem: Problem) -> Callable[..., Any]:
     m) at the rows of a motion."""
 
     @jax.jit
-    def look(t: Array, q: Array, args: Any) -> tuple[Array, Array]:
+    def look(t: Array, q: Array, args: object) -> tuple[Array, Array]:
         def one(t: Array, q: Array) -> tuple[Array, Array]:
             contacts = linearise(problem, Metric.at(problem, q, args, t), t, q, args)
             return contacts.gap, contacts.diagonal()
@@ -304,7 +304,7 @@ def _observer(problem: Problem) -> Callable[..., Any]:
     return look
 
 
-def _approach_speeds(problem: Problem, e: np.ndarray, args: Any, change: Any) -> Any:
+def _approach_speeds(problem: Problem, e: np.ndarray, args: object, change: Any) -> Any:
     """Closing speeds w (m,) before impacts, from the ``change`` (1 + e) w (m,) of gap velocities,
     also if e depends on w."""
     require_newton(problem.impact_law, "orbits: a contact's closing speed")

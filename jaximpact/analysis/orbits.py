@@ -27,7 +27,7 @@ from ..mechanics.status import FAILURES, Status, describe
 from ..results import Arrays, Drawable, spread_columns, with_names
 from ..simulation.call import Call
 from ..simulation.lanes import Lanes
-from .checks import REPEATS, check_no_noise, check_steps, takes_study
+from .checks import REPEATS, TimeLike, check_no_noise, check_steps, takes_study
 from .options import LaneOptions, with_options
 from .shooting_equations import ShootingEquations
 from .stroboscopic_map import damped_newton, lost_derivatives, near_impact, prepare_strobe
@@ -126,10 +126,10 @@ def periodic_orbit(
     q0: ArrayLike,
     v0: ArrayLike,
     *,
-    period: Any,
+    period: TimeLike,
     steps: int | None = None,
     cycles: int = 1,
-    t0: Any = 0.0,
+    t0: ArrayLike = 0.0,
     surface: Callable[..., Any] | None = None,
     tol: float | None = None,
     iterations: int = 40,

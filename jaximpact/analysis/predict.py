@@ -207,7 +207,7 @@ def _numbers(given: dict[str, Any]) -> dict[str, Any]:
     return {name: given[name] for name in NUMBERS if name in given}
 
 
-def _full_name(name: str, args: Any) -> str:
+def _full_name(name: str, args: object) -> str:
     """Returns the name of a parameter with its root: "args.k[1]" for "k[1]", "e" for "problem.restitution"."""
     one, bracket, index = name.partition("[")
     return name if one == "args" else ".".join(parameter_path(one, args)) + bracket + index

@@ -19,12 +19,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from numpy.typing import ArrayLike
 
 from ..jaxtools.jaxpr_tools import varying_outputs
 from ..mechanics.joint_projection import nearest_on_joints
@@ -33,6 +34,8 @@ from ..mechanics.problem import Problem
 from ..simulation.lanes import Lanes
 from ..simulation.program import Program
 from .stroboscopic_map import admissible, blocks, directions, eigenvalues, jacobians, on_one_side, with_unit_quaternions
+
+T = TypeVar("T")
 
 TIMES = np.array([0.137, 0.382, 0.618, 0.854, 1.271])  # in periods: where forces are compared with those at the start
 OFF_PERIOD = (
@@ -201,7 +204,7 @@ def _slope(surface: Surface, one: Motion, parameter: str) -> Array:
     return jax.grad(away)(jnp.asarray(one.args[parameter]))
 
 
-def check_surface(surface: Any, t: Any, q: Any, v: Any, args: Any) -> None:
+def check_surface(surface: Any, t: ArrayLike, q: Array, v: Array, args: object) -> None:
     """Raises unless ``surface`` is a function of one state that returns one real number."""
     if not callable(surface):
         raise TypeError(f"surface must be a function surface(t, q, v, args) -> (), got {type(surface).__name__}")
@@ -264,7 +267,7 @@ def check_autonomous(problem: Problem, lanes: Lanes) -> None:
     one = lanes.take(0)
     state = tuple(jnp.asarray(x, one.q0.dtype) for x in (one.t0, one.q0, one.v0))
 
-    def contact_acts(t: Array, q: Array, v: Array, args: Any) -> tuple[Array, Array]:
+    def contact_acts(t: Array, q: Array, v: Array, args: object) -> tuple[Array, Array]:
         return problem.generalised_force(t, q, v, args), problem.gaps(t, q, args)
 
     traced = jax.make_jaxpr(lambda t, q, v: contact_acts(t, q, v, one.args))(*state).jaxpr

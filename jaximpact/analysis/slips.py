@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from numpy.typing import ArrayLike
 
 from ..mechanics.contact.friction.cones import OPEN, SLIP, STICK
 from ..mechanics.friction import Slip, gap_scales
@@ -110,9 +111,9 @@ def slips(
     solution: Solution,
     *,
     args: Any = None,
-    args_axes: Any = None,
-    friction: Any = None,
-    static_friction: Any = None,
+    args_axes: object = None,
+    friction: ArrayLike | None = None,
+    static_friction: ArrayLike | None = None,
 ) -> Slips:
     """Finds whether the contacts of a solution with friction are open, stick or slip in each step,
     and the events between these modes.
@@ -219,7 +220,7 @@ def _look(problem: Problem, lanes: tuple, ends: bool, operands: tuple) -> tuple[
         static friction divided by those of friction (B, 1, m), 0 where nothing rubs.
     """
 
-    def steps(t: Array, q: Array, v: Array, args: Any, mu: Any) -> tuple[Array, ...]:
+    def steps(t: Array, q: Array, v: Array, args: object, mu: Any) -> tuple[Array, ...]:
         own = problem.replace(**mu) if mu else problem
 
         def one(t: Array, end: Array, q: Array, place: Array, v: Array, w: Array) -> tuple[Array, ...]:

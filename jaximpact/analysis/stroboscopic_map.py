@@ -31,7 +31,7 @@ from ..simulation.lanes import Lanes
 from ..simulation.program import Program
 from ..simulation.sensitivities import Jacobian, state
 from ..simulation.sensitivities import jacobians as jacobians_of
-from .checks import check_steps, number_of, positive_time
+from .checks import TimeLike, check_steps, number_of, positive_time
 from .default_scheme import ORBIT, choose_scheme
 from .options import MotionOptions
 
@@ -39,7 +39,7 @@ FEW = 64  # lanes up to which one chunk, and one compilation, beats as many chun
 
 
 def prepare_strobe(
-    call: Call, period: Any, cycles: int, *, tolerance: float = ORBIT, name: str = "period"
+    call: Call, period: TimeLike, cycles: int, *, tolerance: float = ORBIT, name: str = "period"
 ) -> tuple[Program, Lanes, bool]:
     """Checks the arguments of motions from ``call.t0`` over ``cycles`` periods of ``call.steps`` steps each.
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..jaxtools.argument_checks import check_counts, is_pair, is_traced, is_whole, known_numbers, real
 from ..mechanics.scheme import Scheme
@@ -36,7 +37,7 @@ def exact_motion(exact: Callable[..., Any], t: np.ndarray, shape: tuple[int, ...
     return q, v
 
 
-def checked_tolerances(rtols: Any) -> np.ndarray:
+def checked_tolerances(rtols: ArrayLike | None) -> np.ndarray:
     """The tolerances (k,) that a user gave, the largest first; raises unless they are at least two
     different numbers above 0."""
     found = real("rtols", rtols).astype(np.float64)
@@ -66,7 +67,7 @@ def check_scheme(scheme: Scheme, steps: Any, phases: int, graph: bool) -> None:
 
 
 def errors_by_tolerance(
-    run: Run, scheme: Any, rtols: Any, steps: Any, exact: Callable[..., Any] | None, impulse: Any
+    run: Run, scheme: Any, rtols: ArrayLike | None, steps: Any, exact: Callable[..., Any] | None, impulse: Any
 ) -> dict[str, Any]:
     """Fields of a `Convergence` over ``rtols``, and the floor of errors.
 
