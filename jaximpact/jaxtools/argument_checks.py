@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from numbers import Integral, Real
 from types import UnionType
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +17,6 @@ from jax.core import Tracer
 from .operating_system import free_host_memory
 from .trace_context import platform
 from .warnings import remark
-
-T = TypeVar("T")
 
 MAX_COUNT = 2**31 - 2  # largest count of steps or anything else: loops count in int32, up to count + 1
 MIN_CHECKED_BYTES = 2**28  # smaller arrays are not compared with the free memory, which is read from files
@@ -140,7 +138,7 @@ def named_leaves(tree: object) -> dict[tuple[str, ...], Any]:
     return {tuple(jax.tree_util.keystr((key,), simple=True) for key in path): leaf for path, leaf in leaves}
 
 
-def with_leaves(tree: T, leaves: Iterable[object]) -> T:
+def with_leaves(tree: object, leaves: Iterable[object]) -> Any:
     """Returns a pytree of the structure of ``tree`` with other leaves, in the order of `named_leaves`;
     None in ``tree`` counts as a leaf."""
     return jax.tree.unflatten(jax.tree.structure(tree, is_leaf=_is_none), list(leaves))

@@ -354,7 +354,8 @@ def with_names(function: Callable[P, R]) -> Callable[P, R]:
         found = function(*args, **kwargs)
         every_step = None
         if saves is not None:
-            save = Save.of(kwargs.get("save", saves.default))
+            chosen: Any = kwargs.get("save", saves.default)
+            save = Save.of(chosen)
             every_step = save.every == 1 and save.function is None
         problem: Any = args[0] if args else kwargs["problem"]
         return found._with_labels(problem.naming, every_step)

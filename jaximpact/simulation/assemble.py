@@ -34,7 +34,7 @@ def assemble(
     v0: ArrayLike,
     *,
     t0: ArrayLike = 0.0,
-    args: Any = None,
+    args: object = None,
     free: Sequence[int | str] | None = None,
 ) -> tuple[Array, Array]:
     """Computes the position and velocity that satisfy the joints and are nearest to (q0, v0) in the kinetic metric.
@@ -112,7 +112,7 @@ def _places(problem: Problem, free: Any, d: int) -> tuple[int, ...]:
 
 @partial(jax.jit, static_argnames="places")
 @full_precision()
-def _assemble(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, places: tuple[int, ...]) -> tuple:
+def _assemble(problem: Problem, q0: Array, v0: Array, t0: Array, args: object, places: tuple[int, ...]) -> tuple:
     """Returns position and velocity (d,); the residuals of the joints (j,) and of their rates (j,) there; and the
     scales of both residuals.
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
+from jax import Array
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
@@ -87,7 +88,7 @@ def through_xla(task: Task, program: Program, lanes: Lanes, shares: int = 1) -> 
 
 
 @partial(PersistentJit, static=("task", "axes", "shares"), options=COMPILE)
-def _vmap_program(program: Program, motion: Motion, length: Any, task: Task, axes: tuple, shares: int) -> Any:
+def _vmap_program(program: Program, motion: Motion, length: Array | None, task: Task, axes: tuple, shares: int) -> Any:
     return vmap_lanes(lambda motion: task(program, motion, length), motion, axes, shares)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.typing import ArrayLike
 
 from ..jaxtools.progress import XLA_REPORTS, report_fraction
 from ..mechanics.status import Status
@@ -30,7 +31,7 @@ class BatchedLoop:
         self.afterwards = program.function is None or (not program.every and motion_loop.locates)
         self.keeper = RowWriter(program, self.motion, self.content)
 
-    def content(self, k: Any, row: Row, i: Any) -> Any:
+    def content(self, k: ArrayLike, row: Row, i: Any) -> Any:
         """Content to save for step k and the i-th saved time: the ``row`` after the step,
         or the value of the save function.
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from ..jaxtools.argument_checks import is_traced
 from ..jaxtools.derivative_rules import hoist_constants
@@ -47,7 +48,7 @@ class HoistedReset:
 
     behind: Any
 
-    def __call__(self, t: Any, q: Any, v: Any, k: int, args: Any) -> Any:
+    def __call__(self, t: ArrayLike, q: Any, v: Any, k: int, args: object) -> Any:
         return self.behind(t, q, v, args)[k]
 
 

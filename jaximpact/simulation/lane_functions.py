@@ -11,12 +11,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import compress
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.extend.core import jaxpr_as_fun
 from jax.flatten_util import ravel_pytree
+from jax.tree_util import PyTreeDef
 
 from ..compiler.gpu import kernel
 from ..compiler.lane_axes import NO_MESH, used_by_moved
@@ -33,6 +35,9 @@ from .backends import Task, one_lane
 from .program import Program
 from .reverse_parts import Parts
 from .rows import RowRequest
+
+if TYPE_CHECKING:
+    from ..compiler.llvm.call import Jitted
 
 MAX_GRADIENTS_TO_COME = 256
 _gradients_to_come: dict[
@@ -69,7 +74,7 @@ class LaneFunction(abc.ABC):
         """
 
     @property
-    def branching(self) -> Any:
+    def branching(self) -> Jitted:
         """The function of operands and ``function``, jitted, that native code and kernels are compiled from."""
         return _branching if self.value.tells else _branching_without_account
 
@@ -107,7 +112,7 @@ class Value(LaneFunction):
     """
 
     task: Task
-    structure: Any
+    structure: PyTreeDef
     result: Any
     execution: str = "auto"  # as in `solve`
     differentiated: bool = False
@@ -133,7 +138,7 @@ class Value(LaneFunction):
     def value(self) -> Value:
         return self
 
-    def __call__(self, *leaves: Any, branches: bool = False) -> list:
+    def __call__(self, *leaves: Array, branches: bool = False) -> list:
         program, motion = self.unflatten(leaves)
         # jitted, so that values and derivatives share one trace
         found = jax.tree.leaves(one_lane(program.without_rows if branches else program, motion, task=self.task))
@@ -246,7 +251,7 @@ class Derivative(LaneFunction):
 class Tangent(Derivative):
     """JVP: maps the operands and the tangents of the moved operands to the tangents of the used outputs."""
 
-    def __call__(self, *operands: Any, branches: bool = False) -> list:
+    def __call__(self, *operands: Array, branches: bool = False) -> list:
         count = len(self.moved)
         of, some = self.outputs(operands[:count], branches)
         return jax.jvp(of, (some,), (list(operands[count:]),))[1]
@@ -269,7 +274,7 @@ class ValueAndTangent(Derivative):
         found = replace(self, function=function, used=tuple(compress(self.used, stays)))
         return found, [*stays, *compress(stays, self.used)]
 
-    def __call__(self, *operands: Any, branches: bool = False) -> list:
+    def __call__(self, *operands: Array, branches: bool = False) -> list:
         count = len(self.moved)
         of, some = replace(self, used=(True,) * len(self.used)).outputs(operands[:count], branches)
         values, changes = jax.jvp(of, (some,), (list(operands[count:]),))
@@ -287,7 +292,7 @@ class ForwardJacobian(Derivative):
 
     new_axes: ClassVar[int] = 1
 
-    def __call__(self, *operands: Any, branches: bool = False) -> list:
+    def __call__(self, *operands: Array, branches: bool = False) -> list:
         of, some = self.outputs(operands, branches)
         flat, unravel = ravel_pytree(some)
         push = lambda direction: jax.jvp(of, (some,), (unravel(direction),))[1]
@@ -300,7 +305,7 @@ class Cotangent(Derivative):
     """VJP: maps the operands and the cotangents of the used outputs to the cotangents of the moved operands, by a
     backward pass through the steps."""
 
-    def __call__(self, *operands: Any, branches: bool = False) -> list:
+    def __call__(self, *operands: Array, branches: bool = False) -> list:
         count = len(self.moved)
         of, some = self.outputs(operands[:count], branches)
         # the steps without what only other outputs need: status and account
@@ -352,7 +357,7 @@ def lanewise(function: Any, axes: tuple, count: int | None) -> Callable:
     """The lane function for ``count`` lanes (None: one, without a lane axis), in the form that XLA compiles."""
     of_lanes = function if count is None else jax.vmap(function, in_axes=axes, axis_size=count)
 
-    def run(*operands: Any) -> Any:
+    def run(*operands: Array) -> Any:
         with full_precision():
             return of_lanes(*operands)
 
@@ -367,7 +372,7 @@ _branching = jax.jit(lambda *operands, function: function(*operands, branches=Tr
 
 
 @partial(jax.jit, static_argnames="function")
-def _branching_without_account(*operands: Any, function: LaneFunction) -> list:
+def _branching_without_account(*operands: Array, function: LaneFunction) -> list:
     closed = _branching.trace(*operands, function=function).jaxpr
     return jaxpr_as_fun(without_dead_code(closed))(*operands)
 

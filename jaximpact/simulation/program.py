@@ -137,7 +137,7 @@ class Program:
         return (3 * one.q0.shape[0] + m + 1 + (self.problem.energy is not None)) * one.q0.dtype.itemsize + pairs
 
 
-def classes_of(x: Any) -> tuple[type, ...]:
+def classes_of(x: object) -> tuple[type, ...]:
     """Returns the class of an object, and recursively those of its fields that are dataclasses.
 
     Fields that are leaves, such as numbers, are left out, since jax may put objects of its own, which are dataclasses,
