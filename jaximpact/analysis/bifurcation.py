@@ -175,7 +175,7 @@ def _of_study(
     sweep: str | None = None,
     surface: Surface | None = None,
     direction: int = 0,
-    of: Any = None,
+    of: Of | None = None,
     **options: Any,
 ) -> Bifurcation:
     if of is not None:
@@ -348,7 +348,7 @@ def two_parameter_map(
     v0: ArrayLike,
     *,
     parameters: tuple[Parameter, Parameter],
-    values: tuple[Any, Any],
+    values: tuple[ArrayLike, ArrayLike],
     period: TimeLike,
     steps: int | None = None,
     cycles: int,

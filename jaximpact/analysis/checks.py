@@ -6,7 +6,7 @@ import functools
 import inspect
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -22,6 +22,7 @@ from ..mechanics.problem import Problem
 from ..results import Solution
 from ..results.impulse_intervals import runs
 from ..results.result import Result
+from ..results.save import SaveLike
 from ..simulation.canonical_arrays import (
     cast_numbers,
     check_coefficients,
@@ -51,6 +52,7 @@ def check_steps(steps: int, periods: int, what: str, name: str = "steps") -> Non
 
 # a time: a number, numbers (B,) by lane, or a function of the args of one lane
 TimeLike = ArrayLike | Callable[[Any], ArrayLike]
+ParameterName = str | int | Sequence[str | int]  # a key of args, or keys into nested ones
 
 
 def check_no_noise(problem: Problem, why: str) -> None:
@@ -87,7 +89,7 @@ def check_numbers_of_contacts(m: int, e: ArrayLike | None = None, friction: Arra
             check(found)
 
 
-def parameter_path(parameter: Any, args: object) -> tuple[str, ...]:
+def parameter_path(parameter: ParameterName, args: object) -> tuple[str, ...]:
     """Returns which number an analysis varies: ("args", key, ...), or one of OF_CONTACTS by itself.
 
     ``parameter``: a key of args, or a sequence of keys into nested args, also written "args.NAME"; or "e", "friction"
@@ -163,7 +165,7 @@ def number_of(name: str, value: TimeLike, args: object, args_axes: object) -> np
     return value
 
 
-def _lane_by_lane(name: str, function: Callable[..., Any], args: object, args_axes: object) -> Any:
+def _lane_by_lane(name: str, function: Callable[[Any], ArrayLike], args: object, args_axes: object) -> ArrayLike:
     """Evaluates a ``function`` of one lane's args for all lanes: by vmap, or one by one if it cannot be traced;
     ``name``: its name in messages."""
     axes, (leaves, structure) = leaf_axes(args, args_axes), jax.tree.flatten(args)
@@ -172,7 +174,7 @@ def _lane_by_lane(name: str, function: Callable[..., Any], args: object, args_ax
     if len(lengths) > 1:
         raise ValueError(f"args: lane axes must have one length, got {sorted(lengths)}")
 
-    def one(own: Iterable) -> Any:
+    def one(own: Iterable) -> ArrayLike:
         own = iter(own)
         return function(
             jax.tree.unflatten(
@@ -279,7 +281,7 @@ class StudyLike(ABC):
     @abstractmethod
     def arguments(self, which: Any = ...) -> dict[str, Any]: ...
     @abstractmethod
-    def lane(self, index: Any, save: Any = None) -> Solution: ...
+    def lane(self, index: int | tuple[int, ...] | Mapping[str, int], save: SaveLike | None = None) -> Solution: ...
     @abstractmethod
     def number(self, index: Any) -> int: ...
     @abstractmethod

@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import scipy
@@ -49,6 +49,9 @@ from .options import MotionOptions, with_options
 from .orbit_family import OF_CONTACTS, BranchPoint, OrbitFamily
 from .orbits import periodic_orbit
 from .stroboscopic_map import eigenvalues, lost_derivatives
+
+if TYPE_CHECKING:
+    from .shooting_equations import Surface
 
 EASY = 3  # iterations up to which the next step is longer
 LONGEST, SHORTEST = 8.0, 2.0**-12  # steps, in multiples of the first
@@ -155,7 +158,7 @@ def continue_orbit(
     period: TimeLike,
     steps: int | None = None,
     t0: ArrayLike = 0.0,
-    surface: Callable[..., Any] | None = None,
+    surface: Surface | None = None,
     cycles: int = 1,
     direction: int = 1,
     step: float = 0.02,

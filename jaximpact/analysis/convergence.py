@@ -231,7 +231,7 @@ def convergence(
     rtols: ArrayLike | None = None,
     phases: int = 1,
     exact: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None,
-    impulse: Any = None,
+    impulse: ArrayLike | None = None,
     graph: bool = False,
     t0: float = 0.0,
     **options: Unpack[MotionOptions],
@@ -286,7 +286,7 @@ def convergence(
     return _errors_by_steps(run, bands, scheme, exact, impulse, (float(t0), float(t1)), graph)
 
 
-def _step_counts(steps: Any) -> list[int]:
+def _step_counts(steps: Sequence[int] | int | None) -> list[int]:
     """The numbers of steps to compute with, checked."""
     counts = prime_steps() if steps is None else list(steps) if np.iterable(steps) else [steps]
     if len(counts) < 2 or not all(is_whole(n, 1) for n in counts) or sorted(set(counts)) != counts:
@@ -299,8 +299,8 @@ def _errors_by_steps(
     run: Callable,
     bands: list[list[int]],
     scheme: Scheme,
-    exact: Any,
-    impulse: Any,
+    exact: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None,
+    impulse: ArrayLike | None,
     span: tuple[float, float],
     graph: bool,
 ) -> Convergence:
@@ -438,7 +438,10 @@ def _run_with_rows(program: Program, motion: Motion) -> Solution:
 
 
 def _errors(
-    solution: Solution, exact: Callable[..., Any], impulse: Any, scale: np.ndarray | None
+    solution: Solution,
+    exact: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
+    impulse: ArrayLike | None,
+    scale: np.ndarray | None,
 ) -> tuple[float, float, float, float]:
     """Errors of a solution in position, velocity, impulse, and in the graph of velocities,
     as `Convergence` defines them.

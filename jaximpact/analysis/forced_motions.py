@@ -21,6 +21,7 @@ from ..mechanics.motion import OF_CONTACTS, STATED, Motion
 from ..mechanics.problem import Problem
 from ..mechanics.scheme import Scheme, Timing
 from ..results import Solution
+from ..results.save import SaveLike
 from ..simulation.arguments import choose_methods
 from ..simulation.call import Call, numbers_of_one
 from ..simulation.canonical_arrays import canonical_state, cast_numbers, full_axes
@@ -117,7 +118,7 @@ class ForcedMotions:
             live = min(count, len(self) - first)
             yield self.some(np.minimum(np.arange(first, first + count), len(self) - 1)), live
 
-    def run(self, periods: int, steps: int, save: Any, progress: bool | None) -> Solution:
+    def run(self, periods: int, steps: int, save: SaveLike, progress: bool | None) -> Solution:
         """Runs all lanes over a number of ``periods``, with ``steps`` steps in each;
         ``save`` and ``progress`` as in `ensemble`."""
         dtype = self.lanes.motion.q0.dtype

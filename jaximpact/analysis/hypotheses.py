@@ -91,7 +91,7 @@ def check_hypotheses(
     problem: Problem,
     solution: Solution,
     *,
-    args: Any = None,
+    args: object = None,
     e: ArrayLike | None = None,
     friction: ArrayLike | None = None,
     tolerance: float | None = None,

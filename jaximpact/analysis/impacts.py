@@ -148,7 +148,7 @@ def impacts(
     problem: Problem,
     solution: Solution,
     *,
-    args: Any = None,
+    args: object = None,
     args_axes: object = None,
     e: ArrayLike | None = None,
     scheme: Scheme | None = None,
@@ -291,7 +291,7 @@ def _refuse_other_restitution(lane: np.ndarray, contact: np.ndarray, t: np.ndarr
         )
 
 
-def _by_contact(e: Any, single: bool, shape: tuple[int, ...]) -> np.ndarray:
+def _by_contact(e: ArrayLike, single: bool, shape: tuple[int, ...]) -> np.ndarray:
     """Restitution by lane and contact (B, m), for impulses (B, k, m)."""
     e, (count, _, m) = real("e", e), shape
     try:
@@ -302,7 +302,7 @@ def _by_contact(e: Any, single: bool, shape: tuple[int, ...]) -> np.ndarray:
         ) from error
 
 
-def _looked_at(lanes: Any, impulse: np.ndarray) -> np.ndarray:
+def _looked_at(lanes: np.ndarray | None, impulse: np.ndarray) -> np.ndarray:
     """The user's mask ``lanes`` (B,) of the lanes to analyse, by default all;
     raises unless their impulses (B, k, m) are finite."""
     count = len(impulse)

@@ -7,6 +7,7 @@ its size grows linearly with the number of bodies.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -132,7 +133,7 @@ def every_step(solution: Solution) -> None:
         )
 
 
-def over_rows(problem: Problem, one: Any) -> Any:
+def over_rows(problem: Problem, one: Callable) -> Callable:
     """Returns the function ``one`` of a row mapped over rows: by vmap or, for listed bodies, whose arrays are large,
     in small batches."""
     if not problem.gaps.local:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax import Array
+from numpy.typing import ArrayLike
 
 from ..mechanics.impact_law import require_newton
 from ..mechanics.linearisation import Metric, linearise
@@ -180,7 +181,7 @@ class OrbitFamily:
         sound = not int(status[0]) & int(FAILURES)
         self.rough |= sound and not all(np.isfinite(x).all() for x in jax.tree.leaves(jacobian))
 
-        def column(pick: Callable[[Any], Any]) -> np.ndarray:
+        def column(pick: Callable[[Any], ArrayLike]) -> np.ndarray:
             return np.concatenate([np.asarray(pick(jacobian[name]))[0] for name in ("q", "v")])
 
         slope = column(lambda part: part["args"][self.key] if self.root == "args" else part[self.root])

@@ -12,9 +12,8 @@ Reference: R. I. Leine, H. Nijmeijer, Dynamics and Bifurcations of Non-Smooth Me
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -31,6 +30,9 @@ from .checks import REPEATS, TimeLike, check_no_noise, check_steps, takes_study
 from .options import LaneOptions, with_options
 from .shooting_equations import ShootingEquations
 from .stroboscopic_map import damped_newton, lost_derivatives, near_impact, prepare_strobe
+
+if TYPE_CHECKING:
+    from .shooting_equations import Surface
 
 FORGOTTEN = 1e3  # units of rounding, or of the tolerance of a scheme, of a monodromy that counts as zero
 LEVELS = 3  # step sizes h, h/2, h/4 of an extrapolation: two give a value, three its order
@@ -130,7 +132,7 @@ def periodic_orbit(
     steps: int | None = None,
     cycles: int = 1,
     t0: ArrayLike = 0.0,
-    surface: Callable[..., Any] | None = None,
+    surface: Surface | None = None,
     tol: float | None = None,
     iterations: int = 40,
     extrapolate: bool = False,

@@ -88,7 +88,7 @@ def packing(
     *,
     h: float,
     row: int = -1,
-    args: Any = None,
+    args: object = None,
     volume: float | None = None,
     needed: int | None = None,
     least: float = 1e-3,

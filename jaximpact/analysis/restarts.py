@@ -117,7 +117,7 @@ def recomputed(problem: Problem, solution: Solution, t: ArrayLike, **options: Un
     return replace(solution, t=at, **state, status=status, energy=None, origin=origin)
 
 
-def _by_lane(e: Any, lanes: int, m: int, batch: bool) -> np.ndarray:
+def _by_lane(e: ArrayLike, lanes: int, m: int, batch: bool) -> np.ndarray:
     """Restitution or friction by lane and contact (B, m); its shape is interpreted as in `solve` for one motion, as in
     `ensemble` for a batch."""
     e = np.asarray(e)

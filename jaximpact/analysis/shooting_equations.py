@@ -57,7 +57,7 @@ class ShootingEquations:
     directions: int  # number of directions in which states may vary: 2d, fewer with joints and quaternions
 
     @classmethod
-    def of(cls, program: Program, lanes: Lanes, surface: Any) -> ShootingEquations:
+    def of(cls, program: Program, lanes: Lanes, surface: Surface | None) -> ShootingEquations:
         """Makes the equations; with a surface it raises unless the surface is valid and the system autonomous."""
         if surface is not None:
             one = lanes.take(0)
@@ -189,7 +189,7 @@ def _distance(surface: Surface, motion: Motion, axes: tuple) -> tuple[Array, Arr
     return jax.vmap(partial(_from_surface, surface), in_axes=(Lanes(motion, axes, 0).in_axes,))(motion)
 
 
-def _from_surface(surface: Any, motion: Motion) -> tuple[Array, Array]:
+def _from_surface(surface: Surface, motion: Motion) -> tuple[Array, Array]:
     """Signed distance of a start from the surface, to first order, and the unit normal (2d,) of the surface."""
     d = motion.q0.shape[0]
     s = lambda x: jnp.asarray(surface(motion.t0, x[:d], x[d:], motion.args), x.dtype)
@@ -204,7 +204,7 @@ def _slope(surface: Surface, one: Motion, parameter: str) -> Array:
     return jax.grad(away)(jnp.asarray(one.args[parameter]))
 
 
-def check_surface(surface: Any, t: ArrayLike, q: Array, v: Array, args: object) -> None:
+def check_surface(surface: Surface, t: ArrayLike, q: Array, v: Array, args: object) -> None:
     """Raises unless ``surface`` is a function of one state that returns one real number."""
     if not callable(surface):
         raise TypeError(f"surface must be a function surface(t, q, v, args) -> (), got {type(surface).__name__}")

@@ -31,7 +31,7 @@ class Account(NamedTuple):
     status: Array
     failed_at: Array
     joint_residual: Any
-    error: Any = None
+    error: Array | None = None
     failed_by: Any = None
 
     @classmethod

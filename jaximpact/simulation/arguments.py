@@ -107,7 +107,7 @@ def _check_method(name: str, method: object, kind: type, example: str) -> None:
             raise ValueError(f"{name} must be finite and not negative, got {value!r}")
 
 
-def check_step(scheme: Scheme, problem: Problem, h: ArrayLike, steps: Any) -> None:
+def check_step(scheme: Scheme, problem: Problem, h: ArrayLike, steps: int | None) -> None:
     if h is not None and steps is not None:
         raise ValueError("give either h, the step, or steps, the number of steps, not both")
     if h is None and steps is None:
@@ -151,14 +151,16 @@ def has_good_start(problem: Problem, motion: Motion) -> Array:
 
 
 @partial(PersistentJit, static=("one", "axes"))
-def _of_lanes(problem: Problem, motion: Motion, one: PersistentJit, axes: tuple) -> Any:
+def _of_lanes(problem: Problem, motion: Motion, one: PersistentJit, axes: tuple) -> StartReport:
     if not any(axis == 0 for axis in axes):
         # only h, e or t1 differ between lanes: one start
         return jax.tree.map(lambda x: x[None], one(problem, motion))
     return jax.vmap(one, in_axes=(None, Lanes(motion, axes, 0).in_axes))(problem, motion)
 
 
-def start_reports(problem: Problem, lanes: Lanes, h: Any = None, one: PersistentJit = _report) -> StartReport:
+def start_reports(
+    problem: Problem, lanes: Lanes, h: ArrayLike | None = None, one: PersistentJit = _report
+) -> StartReport:
     """Start reports of all lanes, with a leading lane axis; ``h``: step, which sets the tolerance for closed contacts,
     or None.
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -93,7 +92,7 @@ def assemble(
     return q, v
 
 
-def _places(problem: Problem, free: Any, d: int) -> tuple[int, ...]:
+def _places(problem: Problem, free: Sequence[int | str] | None, d: int) -> tuple[int, ...]:
     """Numbers, sorted, of the coordinates that ``free`` names or numbers;
     all of the ``d`` coordinates if it is None."""
     if free is None:
@@ -132,7 +131,7 @@ def _assemble(problem: Problem, q0: Array, v0: Array, t0: Array, args: object, p
         return found, matrix @ found, *invert_semidefinite(frozen(matrix @ found), cut, sparse=True)
 
     # near the joints first, with the metric alone: the second derivatives of joints lead astray from afar
-    def near(_: Any, x: Array) -> Array:
+    def near(_: object, x: Array) -> Array:
         matrix = jax.jacfwd(joints)(x)
         answer, gram, inverse, _ = response(matrix, metric)
         return x - answer @ solve_by_inverse(gram, inverse, joints(x))
@@ -149,7 +148,7 @@ def _assemble(problem: Problem, q0: Array, v0: Array, t0: Array, args: object, p
         # a dependent row has no force
         return jnp.concatenate([metric @ (x - start) - back(force)[0], jnp.where(kept, value, force)])
 
-    def solve(residual: Any, guess: Array) -> tuple[Array, Array]:
+    def solve(residual: Callable, guess: Array) -> tuple[Array, Array]:
         improve = lambda _, z: z - linalg.solve(jax.jacfwd(residual)(z), residual(z))
         return lax.fori_loop(0, NEWTON, improve, guess), jnp.zeros((), q0.dtype)
 

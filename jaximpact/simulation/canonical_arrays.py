@@ -82,7 +82,7 @@ def leaf_axes(args: object, args_axes: object) -> tuple[int | None, ...]:
     return tuple(None if axis < 0 else 0 for axis in jax.tree.leaves(full_axes(args, args_axes)))
 
 
-def check_finite(**values: Any) -> None:
+def check_finite(**values: ArrayLike) -> None:
     for name, value in values.items():
         if not is_traced(value) and not np.isfinite(value).all():
             raise ValueError(f"{name} must be finite, got {_excerpt(np.asarray(value))}")

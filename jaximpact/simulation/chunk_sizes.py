@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
@@ -34,11 +34,11 @@ def divide(counts: np.ndarray, chunk: int, shares: int = 1) -> list[tuple[slice 
     sizes = np.array([len(part) for part in parts])
     lengths = np.array([counts[part[0]] for part in parts])
 
-    def padded(levels: Any) -> np.ndarray:
+    def padded(levels: Sequence[int] | np.ndarray) -> np.ndarray:
         levels = np.sort(levels)
         return levels[np.searchsorted(levels, sizes)]
 
-    def cost(levels: Any) -> np.ndarray:
+    def cost(levels: Sequence[int] | np.ndarray) -> np.ndarray:
         return padded(levels) @ lengths
 
     levels = [sizes.max()]

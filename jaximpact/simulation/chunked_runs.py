@@ -51,7 +51,7 @@ def _automatic_chunk(program: Program, one: Motion) -> int:
     return int(np.clip(CHUNK_BYTES // ((program.rows + 1) * max(row, 1)), 1, largest_chunk()))
 
 
-def _as_slice(lanes: Any) -> Any:
+def _as_slice(lanes: slice | np.ndarray) -> slice | np.ndarray:
     """An index for these lanes: a slice if they are contiguous, which copies nothing."""
     if isinstance(lanes, slice):
         return lanes
@@ -63,9 +63,9 @@ def _as_slice(lanes: Any) -> Any:
 def in_chunks(
     program: Program,
     lanes: Lanes,
-    call: Callable[[Motion, Any], Any],
+    call: Callable[[Motion, Any], object],
     chunk: int | None = None,
-    progress: bool = False,
+    progress: bool | None = False,
     one: Motion | None = None,
     on_device: bool = False,
 ) -> Any:

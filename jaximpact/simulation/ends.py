@@ -17,6 +17,7 @@ from ..mechanics.scheme import Scheme
 from ..mechanics.trials.stops import Until
 
 if TYPE_CHECKING:
+    from ..mechanics.rest import AtRest, Jammed
     from .rows import Row
 
 ALIGNED = 1e-9  # of a step: times as near as that to a step's end are its end
@@ -31,7 +32,7 @@ class End:
     def check(self, problem: Problem, scheme: Scheme) -> None:
         """Raises ValueError unless this end can be seen in motions of the problem by the scheme."""
 
-    def begin(self, row: Row, state: Any, motion: Motion) -> Any:
+    def begin(self, row: Row, state: Any, motion: Motion) -> Row:
         """Returns the ``row`` at the start with what is known of the end."""
         return row
 
@@ -54,7 +55,7 @@ class Located(End):
 
     located = True
 
-    def begin(self, row: Row, state: Any, motion: Motion) -> Any:
+    def begin(self, row: Row, state: Any, motion: Motion) -> Row:
         return row._replace(stop=state.stop.time)
 
     def stop(self, row: Row, state: Any) -> Array | None:
@@ -65,7 +66,7 @@ class Located(End):
 class ByStep(End):
     """The end of the first step after which a ``condition`` holds (`mechanics.rest`)."""
 
-    condition: Any
+    condition: AtRest | Jammed
 
     by_step = True
 
@@ -78,7 +79,7 @@ class ByStep(End):
                 "scheme=MoreauJean(), Maury() or PaoliSchatzman(), or a surface, until=function(t, q, v, args)"
             )
 
-    def begin(self, row: Row, state: Any, motion: Motion) -> Any:
+    def begin(self, row: Row, state: Any, motion: Motion) -> Row:
         return row._replace(stop=jnp.full_like(motion.t0, jnp.inf), watch=Watch.start(motion))
 
     def after(self, problem: Problem, motion: Motion, before: tuple, after: tuple) -> tuple:

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.typing import ArrayLike
 
 from ..jaxtools.argument_checks import is_traced, real_array
@@ -63,7 +64,9 @@ def is_shared(e: ArrayLike | None) -> bool:
     return e is None or np.ndim(e) == 0 or (np.ndim(e) == 2 and np.shape(e)[0] == 1)
 
 
-def contacts_of(name: str, problem: Problem, q0: Any, args: object, axes: object, scheme: Scheme) -> int | None:
+def contacts_of(
+    name: str, problem: Problem, q0: Array | np.ndarray, args: object, axes: object, scheme: Scheme
+) -> int | None:
     """Number m of contacts if the scheme takes one restitution e or friction for each; None if it does not,
     or m is unknown.
 
@@ -124,7 +127,7 @@ def check_lanes(problem: Problem, lanes: Lanes) -> Problem:
     def of_lanes(*one: Any) -> list:
         """Reports of the starts, or for each what ``one`` computes, of a chunk of lanes after the other."""
 
-        def part(begin: int) -> Any:
+        def part(begin: int) -> object:
             some = lanes if lanes.count <= size else lanes.some(slice(begin, begin + size))
             with differentiable():
                 found = start_reports(problem, some, shortest, *one)

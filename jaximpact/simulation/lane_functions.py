@@ -113,7 +113,7 @@ class Value(LaneFunction):
 
     task: Task
     structure: PyTreeDef
-    result: Any
+    result: PyTreeDef
     execution: str = "auto"  # as in `solve`
     differentiated: bool = False
     walks_back: bool = False
@@ -378,7 +378,7 @@ def _branching_without_account(*operands: Array, function: LaneFunction) -> list
 
 
 @cache
-def _of_account(result: Any) -> tuple[bool, ...]:
+def _of_account(result: PyTreeDef) -> tuple[bool, ...]:
     """Returns the mask of the leaves of a solution, of which ``result`` is the structure,
     that belong to the account of the motion."""
     found, _ = jax.tree_util.tree_flatten_with_path(jax.tree.unflatten(result, range(result.num_leaves)))

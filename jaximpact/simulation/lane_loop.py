@@ -3,7 +3,7 @@ for native code on CPUs and for GPU kernels."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -41,7 +41,7 @@ class LaneLoop:
         rows = self.row_at(carry, self.motion.steps, None)
         return self.solution_from(carry, jax.tree.map(lambda x: x[None], rows))
 
-    def solution_from(self, carry: Carry, rows: Any) -> Solution:
+    def solution_from(self, carry: Carry, rows: tuple) -> Solution:
         """The solution from the last carry and the rows."""
         program, (state, row, account) = self.program, carry
         account = self.motion_loop.close_account(state, row, account)
@@ -52,7 +52,7 @@ class LaneLoop:
         one = jax.tree.map(lambda x: x[None], (*final[:4], energy, final.joint_impulse, final.friction_impulse))
         return self.motion_loop.solution(state, row, (t, *one), values, account)
 
-    def next_row(self, carry: Carry, turn: RowRequest) -> tuple[Carry, Any]:
+    def next_row(self, carry: Carry, turn: RowRequest) -> tuple[Carry, tuple]:
         """Makes steps up to the row that ``turn`` requests; returns the carry after them and the content of the row."""
         motion = self.motion
         of_time = not self.program.every
@@ -65,7 +65,7 @@ class LaneLoop:
         """Makes steps up to step ``target`` (), or to the end of the motion."""
         return while_loop(_is_before, _step_of, (self.program, self.motion, target), carry)
 
-    def row_at(self, carry: Carry, target: Array, turn: RowRequest | None) -> Any:
+    def row_at(self, carry: Carry, target: Array, turn: RowRequest | None) -> tuple:
         """Content of the row that ``turn`` requests (None: the last one), from the carry after step ``target``.
 
         The content is (time, state, impulses, energy), or (time, value of the save function).

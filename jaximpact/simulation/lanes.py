@@ -47,7 +47,7 @@ class Lanes:
         """Whether the field ``name`` of the motion, or one of its leaves, has a lane axis."""
         return any(mark == 0 for mark in jax.tree.leaves(getattr(self.marks, name)))
 
-    def only(self, *names: str, h: Any = None) -> Lanes:
+    def only(self, *names: str, h: ArrayLike | None = None) -> Lanes:
         """Copy with only these numbers of the motion, None in place of all others; and with the step ``h``,
         if it is given."""
         nothing = dict.fromkeys(set(Motion._fields) - set(names))

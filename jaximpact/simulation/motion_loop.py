@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -40,6 +40,10 @@ from .ends import ALIGNED
 from .partial_step import PartialStep
 from .program import Program
 from .rows import Row
+
+if TYPE_CHECKING:
+    from ..bodies.neighbours import Neighbours
+    from ..mechanics.scheme import Scheme
 
 _loses_the_gap = outlined(loses_the_gap)  # both of a full step and of one without contact
 
@@ -80,7 +84,7 @@ class MotionLoop:
                 "ends at a step, whose time has no "
                 "derivative; give t1=solution.t[-1] in its place, or sensitivity='none'"
             )
-        self.scheme: Any = program.scheme
+        self.scheme: Scheme = program.scheme
         if self.corrected:
             self.scheme = Corrected(program.scheme, program.per_lane_branches, rubs=self.problem.rubs)
         self.tells = self.corrected or (differentiated and self.locates)  # where derivatives are not to be trusted
@@ -100,7 +104,7 @@ class MotionLoop:
         self.over = jnp.where(over > ALIGNED * motion.h, over, 0) if self.locates else jnp.zeros_like(over)
         self.ended = self.moving._replace(t0=motion.t0 - self.over)  # the clock of the last state
 
-    def admissible(self, motion: Motion, neighbours: Any) -> tuple[Motion, Array, JointInfo, Array]:
+    def admissible(self, motion: Motion, neighbours: Neighbours | None) -> tuple[Motion, Array, JointInfo, Array]:
         """Makes the start admissible by `admissible_start`, and returns the same four results.
 
         Where derivatives are taken, the motion is differentiated as if its start were projected onto the surfaces of
@@ -139,7 +143,7 @@ class MotionLoop:
 
     # steps
 
-    def scheme_of_step(self, k: ArrayLike) -> Any:
+    def scheme_of_step(self, k: ArrayLike) -> Scheme | PartialStep:
         """Scheme for step k: shortened to end at t1 if it is the last and the scheme can make part of a step."""
         return PartialStep(self.scheme, self.length(k)) if self.locates else self.scheme
 
@@ -434,7 +438,9 @@ class MotionLoop:
         back = self.ended.time(self.moving.steps) - self.moving.t1
         return self.in_time(self.moving.t1, row._replace(before=None), back)
 
-    def solution(self, state: Any, row: Row, rows: Any, values: Any, account: Account, pairs: Any = None) -> Solution:
+    def solution(
+        self, state: Any, row: Row, rows: tuple, values: object, account: Account, pairs: Array | None = None
+    ) -> Solution:
         """Solution from the last state and row, saved rows (t, q, v, z, impulse, energy, joint impulse, friction
         impulse), values of the save function, and account."""
         t, q, v, z, impulse, energy, joint_impulse, friction_impulse = rows
@@ -464,6 +470,6 @@ def needs_contact_step(state: State, info: Info) -> Array:
     return info.acts | (info.status != 0) | ~finite(state)
 
 
-def with_step_number(state: State, n: Any) -> Any:
+def with_step_number(state: State, n: Any) -> State:
     """Copy of a state with another step number."""
     return state._replace(state=with_step_number(state.state, n)) if isinstance(state, Tracked) else state._replace(n=n)

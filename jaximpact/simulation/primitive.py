@@ -11,7 +11,7 @@ import itertools
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -39,6 +39,8 @@ from .program import Program
 if TYPE_CHECKING:
     from .lane_functions import LaneFunction
 
+T = TypeVar("T")
+
 log = logging.getLogger(__name__)
 DIRECTIONS_AT_ONCE = 64  # of inputs, in reverse mode through steps that cannot be walked back
 LEAVES_OF_A_STATE = 8  # arrays of coordinates and contacts, about, that are kept of a step to walk back through
@@ -51,8 +53,8 @@ motion_with_tangent_p.multiple_results = True
 
 
 def bind(
-    task: Task, result: Any, program: Program, motion: Motion, execution: str = "auto", walks_back: bool = False
-) -> Any:
+    task: Task, result: T, program: Program, motion: Motion, execution: str = "auto", walks_back: bool = False
+) -> T:
     """Returns ``task(program, motion, None)``, computed by the motion primitive;
     ``result`` is the pytree structure of this value.
 
@@ -93,7 +95,7 @@ def _abstract(*operands: Array, function: Any, axes: tuple, count: int | None) -
     return of_lanes(shapes, count, operands)
 
 
-def _is_native(function: Any) -> bool:
+def _is_native(function: LaneFunction) -> bool:
     return function.value.execution != "xla"
 
 

@@ -172,7 +172,7 @@ def _saved_times(save: Save, motion: Motion) -> Any:
     return times[:-1] if times[-1] >= latest - slack else times
 
 
-def in_order(times: Any, motion: Motion) -> Array:
+def in_order(times: Array | np.ndarray, motion: Motion) -> Array:
     """Tests whether saved times (k,), which cannot raise if they are traced, increase from t0 to t1, ()."""
     times, t0, t1 = lax.stop_gradient((jnp.asarray(times), motion.t0, motion.t1))
     slack = 8 * jnp.finfo(times.dtype).eps * jnp.maximum(jnp.abs(t0), jnp.abs(t1))

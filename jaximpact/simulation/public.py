@@ -174,7 +174,7 @@ def sensitivities(
     h: ArrayLike | None = None,
     steps: int | None = None,
     wrt: str | Sequence[str] = ("q0", "v0"),
-    output: Callable[[Solution], Any] = state,
+    output: Callable[[Solution], object] = state,
     t0: ArrayLike = 0.0,
     scheme: Scheme | None = None,
     projection: ContactSolver | None = None,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import compress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,8 @@ from ..compiler.stream import stream
 from ..jaxtools.dead_code import without_dead_code
 from ..jaxtools.jaxpr_tools import moving_outputs
 from ..jaxtools.transposition import transpose
+from ..mechanics.motion import Motion
+from ..results.solution import Solution
 from .account import Account
 from .lane_loop import LaneLoop
 from .motion_loop import MotionLoop
@@ -57,7 +59,7 @@ class Parts:
     live: tuple[bool, ...] | None = None
 
     @classmethod
-    def of(cls, structure: PyTreeDef, moved: tuple[bool, ...], used: tuple[bool, ...], solution: Any) -> Parts:
+    def of(cls, structure: PyTreeDef, moved: tuple[bool, ...], used: tuple[bool, ...], solution: Solution) -> Parts:
         """Makes the parts; ``solution`` is the pytree structure of the outputs."""
         found, _ = jax.tree_util.tree_flatten_with_path(jax.tree.unflatten(solution, used))
         names = [path[0].name for path, u in found if u]
@@ -70,7 +72,7 @@ class Parts:
         of_account = any(name in Account._fields for name in names)
         return cls(structure, moved, used, tuple(name in of_rows for name in names), of_account)
 
-    def loop(self, leaves: Sequence) -> tuple[LaneLoop, Any]:
+    def loop(self, leaves: Sequence) -> tuple[LaneLoop, Motion]:
         """Returns the loop of one lane and the motion, from the leaves of (program, motion)."""
         program, motion = jax.tree.unflatten(self.structure, leaves)
         return LaneLoop(MotionLoop(program.without_rows, motion)), motion

@@ -60,7 +60,7 @@ def end_of_motion(solution: Solution) -> dict:
 def sensitivities(
     call: Call,
     wrt: str | Sequence[str] = ("q0", "v0"),
-    output: Callable[[Solution], Any] = state,
+    output: Callable[[Solution], object] = state,
     sensitivity: str = "corrected",
     mode: str | None = None,
     direction: Mapping[str, object] | None = None,
@@ -216,7 +216,7 @@ def jacobians(
     task: Jacobian,
     execution: str = "auto",
     chunk: int | None = None,
-    progress: bool = False,
+    progress: bool | None = False,
 ) -> Any:
     """Runs the ``task`` for every lane; returns (Jacobians, (outputs, status)), each with a leading lane axis."""
 
@@ -237,7 +237,7 @@ def jacobians(
     return jacobian, (value, status | status_of_entries(jacobian, lanes.count))
 
 
-def status_of_entries(jacobian: Any, count: int) -> np.ndarray | Array:
+def status_of_entries(jacobian: object, count: int) -> np.ndarray | Array:
     """The status (count,) of lanes by the entries of their Jacobians: whether each is finite; where the entries are,
     here or on a device."""
     leaves = jax.tree.leaves(jacobian)
@@ -271,7 +271,7 @@ def _walks_back(program: Program, lanes: Lanes, task: Varied, execution: str) ->
 
 
 def _walking_back(
-    program: Program, lanes: Lanes, task: Jacobian, execution: str, chunk: int | None, progress: bool
+    program: Program, lanes: Lanes, task: Jacobian, execution: str, chunk: int | None, progress: bool | None
 ) -> Any:
     """Runs the ``task`` by native code that walks back through the steps; returns as `jacobians`.
 
@@ -306,7 +306,7 @@ def _lane_by_direction(program: Program, lanes: Lanes, task: Varied, execution: 
 
 
 def _by_directions(
-    program: Program, lanes: Lanes, task: Jacobian, execution: str, chunk: int | None, progress: bool
+    program: Program, lanes: Lanes, task: Jacobian, execution: str, chunk: int | None, progress: bool | None
 ) -> tuple[Any, Any]:
     """Computes each direction, the derivative by one number, of each lane's Jacobian in a lane of its own.
 
@@ -324,7 +324,7 @@ def _by_directions(
     inputs, of_inputs = jax.tree.flatten(unravel(flat))
     ends = np.cumsum([x.size for x in inputs])[:-1]
 
-    def jacobian(x: np.ndarray | Array) -> Any:
+    def jacobian(x: np.ndarray | Array) -> object:
         xp = array_module(x)
         columns = xp.moveaxis(x.reshape(count, many, *x.shape[1:]), 1, -1)
         parts = zip(xp.split(columns, ends, axis=-1), inputs, strict=True)
@@ -342,7 +342,7 @@ class Varied:
     """Base of tasks that differentiate: the outputs of one lane as a function of the numbers in ``wrt``."""
 
     wrt: tuple[str, ...]
-    output: Callable[[Solution], Any]
+    output: Callable[[Solution], object]
 
     def as_function(self, program: Program, motion: Motion, length: Array | None) -> tuple[Callable, dict[str, Any]]:
         """The function from the numbers in ``wrt`` to (outputs, (outputs, status)),

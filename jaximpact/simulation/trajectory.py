@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.tree_util import PyTreeDef
 
 from ..jaxtools.shapes import as_array_tree, shape_of_result
 from ..mechanics.events.impact_record import IMPACT, ImpactRecord
@@ -80,7 +81,7 @@ def resume_until_step(
     return {name: x for name, x in columns.items() if x is not None}, closed, carry, full
 
 
-def structure(program: Program, motion: Motion) -> Any:
+def structure(program: Program, motion: Motion) -> PyTreeDef:
     """Pytree structure of the result of `trajectory`, without tracing it."""
     values: Any = None
     energy: Any = None if program.problem.energy is None else 0
