@@ -25,6 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from numpy.typing import ArrayLike
 
 from ..mechanics.friction import Slip
 from ..mechanics.impact_law import NEWTON
@@ -89,7 +90,7 @@ class Balance(Drawable):
 
 @takes_study
 @with_names
-def balance(problem: Problem, solution: Solution, *, args: Any = None, e: Any = None) -> Balance:
+def balance(problem: Problem, solution: Solution, *, args: object = None, e: ArrayLike | None = None) -> Balance:
     """Energy and momentum balances of one motion of a problem.
 
     Args:
@@ -141,7 +142,7 @@ def balance(problem: Problem, solution: Solution, *, args: Any = None, e: Any = 
 
 
 @jax.jit
-def _contents(problem: Problem, q: Array, v: Array, args: Any) -> tuple[Array, Array]:
+def _contents(problem: Problem, q: Array, v: Array, args: object) -> tuple[Array, Array]:
     """Kinetic energy (k,) and momentum M v (k, d) at the rows q, v (k, d)."""
 
     def one(q: Array, v: Array) -> tuple[Array, Array]:
@@ -152,7 +153,7 @@ def _contents(problem: Problem, q: Array, v: Array, args: Any) -> tuple[Array, A
 
 
 @jax.jit
-def _intervals(problem: Problem, args: Any, e: Array, rows: tuple, impulses: tuple) -> tuple[Array, ...]:
+def _intervals(problem: Problem, args: object, e: Array, rows: tuple, impulses: tuple) -> tuple[Array, ...]:
     """Returns for each interval between rows: work, loss in impacts, loss to friction, driven work, (k - 1,) each, and
     momentum gained (k - 1, d).
 
@@ -163,7 +164,7 @@ def _intervals(problem: Problem, args: Any, e: Array, rows: tuple, impulses: tup
     return over_rows(problem, one)([x[:-1] for x in rows], [x[1:] for x in rows], impulses)
 
 
-def _interval(problem: Problem, args: Any, e: Array, begin: tuple, end: tuple, impulses: tuple) -> tuple[Array, ...]:
+def _interval(problem: Problem, args: object, e: Array, begin: tuple, end: tuple, impulses: tuple) -> tuple[Array, ...]:
     (t, q, v), (t_end, q_end, v_end), (p, held, rubbed) = begin, end, impulses
     h = t_end - t
     middle, q_middle = t + 0.5 * h, 0.5 * (q + q_end)

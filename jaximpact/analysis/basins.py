@@ -27,7 +27,7 @@ from ..results import Arrays, Drawable, Result, with_names
 from ..simulation.call import Call
 from ..simulation.canonical_arrays import canonical_state, cast_numbers
 from ..simulation.validation import check_problem
-from .checks import REPEATS, StudyLike, check_no_noise, check_result, distance, of_a_study, sweep_values
+from .checks import REPEATS, StudyLike, TimeLike, check_no_noise, check_result, distance, of_a_study, sweep_values
 from .crossings import section
 from .default_scheme import PICTURE, ROWS, choose_scheme
 from .forced_motions import gather
@@ -132,7 +132,7 @@ def basins(
     *,
     x: ArrayLike,
     y: ArrayLike,
-    period: Any,
+    period: TimeLike,
     steps: int | None = None,
     cycles: int,
     skip: int,
@@ -353,5 +353,5 @@ def _connected_groups(states: np.ndarray, fewest: int) -> list[np.ndarray]:
 
 
 @jax.jit
-def _gaps(problem: Problem, t: Array, q: Array, args: Any) -> Array:
+def _gaps(problem: Problem, t: Array, q: Array, args: object) -> Array:
     return jax.vmap(lambda q: problem.gaps(t, q, args))(q)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -14,7 +12,7 @@ from ..mechanics.problem import Problem
 LIFT = 1e-4  # share of a motion's time after which it strikes if its start lay beyond a surface
 
 
-def lift(problem: Problem, t0: Array, t1: Array, q: Array, v: Array, args: Any) -> Array:
+def lift(problem: Problem, t0: Array, t1: Array, q: Array, v: Array, args: object) -> Array:
     """How far q (d,) must move, in the kinetic metric, so that a motion from (q, v) at t0 has all gaps open or strikes
     after a share `LIFT` of its time.
 

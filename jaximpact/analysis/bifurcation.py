@@ -19,6 +19,7 @@ from ..simulation.call import Call
 from .checks import (
     REPEATS,
     StudyLike,
+    TimeLike,
     check_no_noise,
     check_steps,
     distance,
@@ -174,7 +175,7 @@ def _of_study(
     sweep: str | None = None,
     surface: Surface | None = None,
     direction: int = 0,
-    of: Any = None,
+    of: Of | None = None,
     **options: Any,
 ) -> Bifurcation:
     if of is not None:
@@ -192,8 +193,8 @@ def bifurcation(
     v0: ArrayLike,
     *,
     parameter: Parameter,
-    values: Any,
-    period: Any,
+    values: ArrayLike,
+    period: TimeLike,
     steps: int | None = None,
     cycles: int,
     skip: int = 0,
@@ -285,7 +286,7 @@ def bifurcation(
 
 def _continuation_sections(
     calls: Iterable[Call],
-    period: Any,
+    period: TimeLike,
     phase: float,
     runs: Callable[[ForcedMotions], tuple[Section, np.ndarray, np.ndarray]],
     repeats: bool,
@@ -347,8 +348,8 @@ def two_parameter_map(
     v0: ArrayLike,
     *,
     parameters: tuple[Parameter, Parameter],
-    values: tuple[Any, Any],
-    period: Any,
+    values: tuple[ArrayLike, ArrayLike],
+    period: TimeLike,
     steps: int | None = None,
     cycles: int,
     skip: int = 0,

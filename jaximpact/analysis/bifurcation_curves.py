@@ -43,7 +43,7 @@ from ..simulation.canonical_arrays import canonical_state
 from ..simulation.ensemble import ensemble
 from ..simulation.sensitivities import sensitivities
 from ..simulation.solve import solve
-from .checks import REPEATS, check_no_noise, parameter_name, parameter_path
+from .checks import REPEATS, TimeLike, check_no_noise, parameter_name, parameter_path
 from .continuation import EASY, LONGEST, SHORTEST, TURN, check_bounds, value_of
 from .default_scheme import ORBIT, ROWS, choose_scheme
 from .forced_system import ForcedSystem, LaneNumbers
@@ -111,8 +111,8 @@ def continue_curve(
     kind: str,
     parameters: tuple[str, str],
     bounds: tuple[tuple[float, float], tuple[float, float]],
-    period: Any,
-    t0: Any = 0.0,
+    period: TimeLike,
+    t0: ArrayLike = 0.0,
     cycles: int = 1,
     contact: int = 0,
     direction: int = 1,
@@ -358,7 +358,7 @@ class GrazingEquations(Equations):
         return float(self.length * z[-3]), q[0], v[0], np.full(2 * self.d, complex(np.nan, np.nan)), float(period)
 
 
-def _gap_and_rate(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> tuple[Array, Array]:
+def _gap_and_rate(problem: Problem, t: Array, q: Array, v: Array, args: object) -> tuple[Array, Array]:
     """Gaps (m,) at a state, and their rates."""
     return jax.jvp(lambda t, q: problem.gaps(t, q, args), (t, q), (jnp.ones_like(t), v))
 

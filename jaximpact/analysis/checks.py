@@ -6,12 +6,13 @@ import functools
 import inspect
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, ParamSpec, TypeVar, cast
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..jaxtools.argument_checks import MAX_COUNT, as_tuple, check_kind, named_leaves, real, real_number
 from ..jaxtools.trace_context import is_concrete
@@ -20,6 +21,8 @@ from ..mechanics.motion import STATED as STATED_AS
 from ..mechanics.problem import Problem
 from ..results import Solution
 from ..results.impulse_intervals import runs
+from ..results.result import Result
+from ..results.save import SaveLike
 from ..simulation.canonical_arrays import (
     cast_numbers,
     check_coefficients,
@@ -47,6 +50,11 @@ def check_steps(steps: int, periods: int, what: str, name: str = "steps") -> Non
         )
 
 
+# a time: a number, numbers (B,) by lane, or a function of the args of one lane
+TimeLike = ArrayLike | Callable[[Any], ArrayLike]
+ParameterName = str | int | Sequence[str | int]  # a key of args, or keys into nested ones
+
+
 def check_no_noise(problem: Problem, why: str) -> None:
     """Raises if the problem has noise, with which an analysis has no meaning; ``why`` says so,
     and what to do instead."""
@@ -54,7 +62,7 @@ def check_no_noise(problem: Problem, why: str) -> None:
         raise ValueError(f"noise: {why}")
 
 
-def distance(name: str, value: Any) -> float:
+def distance(name: str, value: ArrayLike) -> float:
     """Checks a tolerance or a radius: one finite number >= 0."""
     found = real_number(name, value)
     if found < 0:
@@ -62,7 +70,7 @@ def distance(name: str, value: Any) -> float:
     return found
 
 
-def sweep_values(name: str, value: Any) -> np.ndarray:
+def sweep_values(name: str, value: ArrayLike) -> np.ndarray:
     """Checks the values of a swept quantity: finite numbers (n,), at least one."""
     found = real(name, value).astype(np.float64)
     if found.ndim != 1 or found.size == 0 or not np.all(np.isfinite(found)):
@@ -70,7 +78,7 @@ def sweep_values(name: str, value: Any) -> np.ndarray:
     return found
 
 
-def check_numbers_of_contacts(m: int, e: Any = None, friction: Any = None) -> None:
+def check_numbers_of_contacts(m: int, e: ArrayLike | None = None, friction: ArrayLike | None = None) -> None:
     """Raises unless the restitution and the coefficients of friction of one motion, where given,
     are numbers () or (m,) in their range."""
     for name, value, check in (("e", e, check_restitution), ("friction", friction, check_coefficients)):
@@ -81,7 +89,7 @@ def check_numbers_of_contacts(m: int, e: Any = None, friction: Any = None) -> No
             check(found)
 
 
-def parameter_path(parameter: Any, args: Any) -> tuple[str, ...]:
+def parameter_path(parameter: ParameterName, args: object) -> tuple[str, ...]:
     """Returns which number an analysis varies: ("args", key, ...), or one of OF_CONTACTS by itself.
 
     ``parameter``: a key of args, or a sequence of keys into nested args, also written "args.NAME"; or "e", "friction"
@@ -118,20 +126,20 @@ def parameter_name(path: tuple[str, ...]) -> str:
     return ".".join(path if root != "args" or keys[:1] in [[name] for name in OF_CONTACTS] else keys)
 
 
-def share_of_period(phase: Any) -> float:
+def share_of_period(phase: float) -> float:
     """Checks a phase: a number in [0, 1)."""
     if not 0 <= real_number("phase", phase) < 1:
         raise ValueError(f"phase must lie in [0, 1), a part of the period, got {phase!r}")
     return float(phase)
 
 
-def check_result(name: str, value: Any, kind: type, source: str) -> None:
+def check_result(name: str, value: Result, kind: type, source: str) -> None:
     check_kind(name, value, kind, f"a {kind.__name__}, from {source}")
     if value._is_traced():
         raise TypeError(f"{name} is traced: analyses take known numbers, call them outside of jax's transformations")
 
 
-def one_lane(args: Any, args_axes: Any, lane: int = 0) -> Any:
+def one_lane(args: object, args_axes: object, lane: int = 0) -> Any:
     """Returns the args of the lane numbered ``lane``, without lane axes."""
     return jax.tree.map(lambda axis, x: x if axis < 0 else x[lane], full_axes(args, args_axes), args)
 
@@ -142,7 +150,7 @@ def of_one_lane(e: Any) -> Any:
     return row[0] if np.shape(row) == (1,) else row
 
 
-def number_of(name: str, value: Any, args: Any, args_axes: Any) -> np.ndarray:
+def number_of(name: str, value: TimeLike, args: object, args_axes: object) -> np.ndarray:
     """Evaluates a time given as a number, as numbers (B,) by lane, or as a function of the args of one lane;
     returns () or (B,), finite.
 
@@ -157,7 +165,7 @@ def number_of(name: str, value: Any, args: Any, args_axes: Any) -> np.ndarray:
     return value
 
 
-def _lane_by_lane(name: str, function: Callable[..., Any], args: Any, args_axes: Any) -> Any:
+def _lane_by_lane(name: str, function: Callable[[Any], ArrayLike], args: object, args_axes: object) -> ArrayLike:
     """Evaluates a ``function`` of one lane's args for all lanes: by vmap, or one by one if it cannot be traced;
     ``name``: its name in messages."""
     axes, (leaves, structure) = leaf_axes(args, args_axes), jax.tree.flatten(args)
@@ -166,7 +174,7 @@ def _lane_by_lane(name: str, function: Callable[..., Any], args: Any, args_axes:
     if len(lengths) > 1:
         raise ValueError(f"args: lane axes must have one length, got {sorted(lengths)}")
 
-    def one(own: Any) -> Any:
+    def one(own: Iterable) -> ArrayLike:
         own = iter(own)
         return function(
             jax.tree.unflatten(
@@ -188,7 +196,7 @@ def _lane_by_lane(name: str, function: Callable[..., Any], args: Any, args_axes:
         ) from error
 
 
-def positive_time(name: str, value: Any, args: Any, args_axes: Any) -> np.ndarray:
+def positive_time(name: str, value: TimeLike, args: object, args_axes: object) -> np.ndarray:
     """Evaluates a time as `number_of` does, and raises unless it is positive."""
     value = number_of(name, value, args, args_axes)
     if np.any(value <= 0):
@@ -196,7 +204,7 @@ def positive_time(name: str, value: Any, args: Any, args_axes: Any) -> np.ndarra
     return value
 
 
-def check_solution(problem: Problem, solution: Solution, args: Any) -> None:
+def check_solution(problem: Problem, solution: Solution, args: object) -> None:
     """Raises if a solution cannot belong to this problem (dimension, number of constraints)
     with ``args`` of one lane."""
     check_problem(problem)
@@ -273,7 +281,7 @@ class StudyLike(ABC):
     @abstractmethod
     def arguments(self, which: Any = ...) -> dict[str, Any]: ...
     @abstractmethod
-    def lane(self, index: Any, save: Any = None) -> Solution: ...
+    def lane(self, index: int | tuple[int, ...] | Mapping[str, int], save: SaveLike | None = None) -> Solution: ...
     @abstractmethod
     def number(self, index: Any) -> int: ...
     @abstractmethod

@@ -26,13 +26,14 @@ References: E. J. Doedel, Congr. Numer. 30 (1981) 265-284 (arclength); A. B. Nor
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import scipy
+from numpy.typing import ArrayLike
 
 from ..jaxtools.argument_checks import check_counts, is_whole, real_number
 from ..mechanics.labels import UNNAMED, Labels
@@ -41,13 +42,16 @@ from ..mechanics.problem import Problem
 from ..results import Arrays, Drawable, Result, with_names
 from ..simulation.call import Call
 from ..simulation.validation import check_problem
-from .checks import REPEATS, StudyLike, check_no_noise, of_a_study, parameter_name, parameter_path
+from .checks import REPEATS, StudyLike, TimeLike, check_no_noise, of_a_study, parameter_name, parameter_path
 from .default_scheme import ORBIT, choose_scheme
 from .from_study import branch_arguments
 from .options import MotionOptions, with_options
 from .orbit_family import OF_CONTACTS, BranchPoint, OrbitFamily
 from .orbits import periodic_orbit
 from .stroboscopic_map import eigenvalues, lost_derivatives
+
+if TYPE_CHECKING:
+    from .shooting_equations import Surface
 
 EASY = 3  # iterations up to which the next step is longer
 LONGEST, SHORTEST = 8.0, 2.0**-12  # steps, in multiples of the first
@@ -137,7 +141,7 @@ class Branch(Drawable):
         return {self.name: self.parameter, **self._table(*POINTWISE)}
 
 
-def _of_study(study: StudyLike, *, parameter: str, lane: Any = None, **options: Any) -> Branch:
+def _of_study(study: StudyLike, *, parameter: str, lane: int | None = None, **options: Any) -> Branch:
     return continue_orbit(**(branch_arguments(study, parameter, lane) | options))
 
 
@@ -146,15 +150,15 @@ def _of_study(study: StudyLike, *, parameter: str, lane: Any = None, **options: 
 @with_options(MotionOptions)
 def continue_orbit(
     problem: Problem,
-    q0: Any,
-    v0: Any,
+    q0: ArrayLike,
+    v0: ArrayLike,
     *,
     parameter: str,
     bounds: tuple[float, float],
-    period: Any,
+    period: TimeLike,
     steps: int | None = None,
-    t0: Any = 0.0,
-    surface: Callable[..., Any] | None = None,
+    t0: ArrayLike = 0.0,
+    surface: Surface | None = None,
     cycles: int = 1,
     direction: int = 1,
     step: float = 0.02,
@@ -225,7 +229,7 @@ def continue_orbit(
     return _follow(family, value, direction, step, points)
 
 
-def check_bounds(bounds: Any) -> tuple[float, float]:
+def check_bounds(bounds: Iterable[float]) -> tuple[float, float]:
     try:
         low, high = (float(x) for x in bounds)
     except (TypeError, ValueError) as error:

@@ -212,7 +212,7 @@ def next_primes(n: int, count: int) -> list[int]:
     return found
 
 
-def _of_study(study: StudyLike, *, lane: Any = None, **options: Any) -> Convergence:
+def _of_study(study: StudyLike, *, lane: int | None = None, **options: Any) -> Convergence:
     if lane is None:
         raise TypeError("convergence looks at one motion: say which lane of the study, lane=0")
     return convergence(**(motion_arguments(study, study.number(lane)) | options))
@@ -226,14 +226,14 @@ def convergence(
     q0: ArrayLike,
     v0: ArrayLike,
     *,
-    t1: Any,
+    t1: float,
     steps: Sequence[int] | int | None = None,
     rtols: ArrayLike | None = None,
     phases: int = 1,
     exact: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None,
-    impulse: Any = None,
+    impulse: ArrayLike | None = None,
     graph: bool = False,
-    t0: Any = 0.0,
+    t0: float = 0.0,
     **options: Unpack[MotionOptions],
 ) -> Convergence:
     """Computes one motion with several step sizes, or several tolerances, and measures its errors and orders.
@@ -286,7 +286,7 @@ def convergence(
     return _errors_by_steps(run, bands, scheme, exact, impulse, (float(t0), float(t1)), graph)
 
 
-def _step_counts(steps: Any) -> list[int]:
+def _step_counts(steps: Sequence[int] | int | None) -> list[int]:
     """The numbers of steps to compute with, checked."""
     counts = prime_steps() if steps is None else list(steps) if np.iterable(steps) else [steps]
     if len(counts) < 2 or not all(is_whole(n, 1) for n in counts) or sorted(set(counts)) != counts:
@@ -299,8 +299,8 @@ def _errors_by_steps(
     run: Callable,
     bands: list[list[int]],
     scheme: Scheme,
-    exact: Any,
-    impulse: Any,
+    exact: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None,
+    impulse: ArrayLike | None,
     span: tuple[float, float],
     graph: bool,
 ) -> Convergence:
@@ -438,7 +438,10 @@ def _run_with_rows(program: Program, motion: Motion) -> Solution:
 
 
 def _errors(
-    solution: Solution, exact: Callable[..., Any], impulse: Any, scale: np.ndarray | None
+    solution: Solution,
+    exact: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
+    impulse: ArrayLike | None,
+    scale: np.ndarray | None,
 ) -> tuple[float, float, float, float]:
     """Errors of a solution in position, velocity, impulse, and in the graph of velocities,
     as `Convergence` defines them.

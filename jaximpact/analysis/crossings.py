@@ -3,6 +3,7 @@ and motions run until they have passed often enough."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Unpack
@@ -11,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.tree_util import PyTreeDef
 from numpy.typing import ArrayLike
 
 from ..jaxtools.argument_checks import check_counts, is_whole
@@ -23,7 +25,7 @@ from ..results import Arrays, Drawable, Solution, with_names
 from ..results.interpolation import curve
 from ..simulation.call import Call
 from ..simulation.canonical_arrays import cast_numbers, leaf_axes
-from .checks import check_result, check_steps, one_lane, takes_study
+from .checks import TimeLike, check_result, check_steps, one_lane, takes_study
 from .default_scheme import ROWS, SECTION, choose_scheme
 from .forced_motions import ForcedMotions, check_restarts, gather
 from .options import LaneOptions, with_options
@@ -77,8 +79,8 @@ def crossings(
     surface: Surface,
     *,
     direction: int = 0,
-    args: Any = None,
-    args_axes: Any = None,
+    args: object = None,
+    args_axes: object = None,
 ) -> Crossings:
     """Finds the passages of motions through a surface, between the rows of a solution that holds every step.
 
@@ -122,12 +124,12 @@ def crossings(
     return find(solution, surface, direction, args, args_axes)
 
 
-def check_direction(direction: Any) -> None:
+def check_direction(direction: int) -> None:
     if not is_whole(direction) or direction not in (-1, 0, 1):
         raise ValueError(f"direction must be 1, -1, or 0 for both, got {direction!r}")
 
 
-def find(solution: Solution, surface: Surface, direction: int, args: Any, args_axes: Any) -> Crossings:
+def find(solution: Solution, surface: Surface, direction: int, args: object, args_axes: object) -> Crossings:
     """Passages of a batch through a surface, as `crossings` returns them, without checking the arguments."""
     lanes = [jax.tree.map(lambda x, i=i: np.asarray(x)[i], solution) for i in range(len(solution.t))]
     pieces = [curve(one).pieces() for one in lanes]
@@ -140,7 +142,7 @@ def find(solution: Solution, surface: Surface, direction: int, args: Any, args_a
     leaves, structure = jax.tree.flatten(args)
     axes = leaf_axes(args, args_axes)
 
-    def call(function: Any, which: np.ndarray) -> tuple[np.ndarray, ...]:
+    def call(function: Callable, which: np.ndarray) -> tuple[np.ndarray, ...]:
         # few sizes, few compilations
         size = 1 << max(len(which) - 1, 0).bit_length()
         some = np.concatenate([which, np.repeat(which[:1], size - len(which))])
@@ -177,7 +179,9 @@ def _state(piece: Pieces, s: Array) -> tuple[Array, Array, Array]:
 
 
 @partial(jax.jit, static_argnames=("surface", "axes", "structure"))
-def _values(surface: Surface, pieces: Pieces, leaves: tuple, axes: Any, structure: Any) -> tuple[Array, Array]:
+def _values(
+    surface: Surface, pieces: Pieces, leaves: tuple, axes: Sequence, structure: PyTreeDef
+) -> tuple[Array, Array]:
     def one(piece: Pieces, leaves: tuple) -> tuple[Array, Array]:
         args = jax.tree.unflatten(structure, leaves)
         of = lambda s: jnp.asarray(surface(*_state(piece, s), args), s.dtype)
@@ -187,7 +191,9 @@ def _values(surface: Surface, pieces: Pieces, leaves: tuple, axes: Any, structur
 
 
 @partial(jax.jit, static_argnames=("surface", "axes", "structure"))
-def _root(surface: Surface, pieces: Pieces, leaves: tuple, axes: Any, structure: Any) -> tuple[Array, Array, Array]:
+def _root(
+    surface: Surface, pieces: Pieces, leaves: tuple, axes: Sequence, structure: PyTreeDef
+) -> tuple[Array, Array, Array]:
     """Times, positions and velocities at which s changes its sign, once on each polynomial piece, by bisection.
 
     ``leaves``, ``axes`` and ``structure``: leaves of args, their vmap axes, and the pytree structure of args.
@@ -198,7 +204,7 @@ def _root(surface: Surface, pieces: Pieces, leaves: tuple, axes: Any, structure:
         of = lambda s: jnp.asarray(surface(*_state(piece, s), args), s.dtype)
         below = of(piece[1]) < 0
 
-        def halve(_: Any, bracket: tuple[Array, Array]) -> tuple[Array, Array]:
+        def halve(_: object, bracket: tuple[Array, Array]) -> tuple[Array, Array]:
             low, high = bracket
             middle = 0.5 * (low + high)
             before = jnp.where(below, of(middle) < 0, of(middle) > 0)
@@ -219,7 +225,7 @@ def poincare_section(
     *,
     surface: Surface,
     direction: int = 0,
-    period: Any,
+    period: TimeLike,
     steps: int | None = None,
     cycles: int,
     skip: int = 0,
@@ -342,7 +348,7 @@ def _passages(
 
 
 def _locate_accurately(
-    motions: ForcedMotions, window: Solution, found: Crossings, surface: Surface, args: Any
+    motions: ForcedMotions, window: Solution, found: Crossings, surface: Surface, args: object
 ) -> Crossings:
     """Locates the passages ``found`` between rows of ``window`` more accurately: runs each motion again, from the row
     before, until the surface."""
@@ -369,7 +375,9 @@ def _locate_accurately(
     return replace(found, t=t, q=q, v=v)
 
 
-def section(surface: Surface | None, direction: int, problem: Problem, q0: Any, v0: Any, **options: Any) -> Section:
+def section(
+    surface: Surface | None, direction: int, problem: Problem, q0: ArrayLike, v0: ArrayLike, **options: Any
+) -> Section:
     """Returns `poincare_section` through ``surface``, or the `stroboscopic` section if ``surface`` is None."""
     if surface is None:
         if direction != 0:

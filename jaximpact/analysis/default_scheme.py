@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from ..jaxtools.argument_checks import check_counts
 from ..mechanics.problem import Problem
@@ -22,7 +22,7 @@ ROWS = 100  # of a period between which passages and impacts are told apart
 
 
 def choose_scheme(
-    problem: Problem, options: Options, steps: Any, tolerance: float, rows: int = 1
+    problem: Problem, options: Options, steps: int | None, tolerance: float, rows: int = 1
 ) -> tuple[Options, int]:
     """Returns the options of an analysis with the scheme filled in, and the number of steps in a period.
 

@@ -4,7 +4,7 @@ or any function of a motion."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -14,6 +14,9 @@ from ..results import Solution
 from .forced_motions import ForcedMotions, check_restarts
 from .impacts import impacts
 from .sections import Section, windows
+
+if TYPE_CHECKING:
+    from .shooting_equations import Surface
 
 Of = Callable[[Solution, Any], Any]
 
@@ -25,7 +28,7 @@ OF_COORDINATE: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-def check_of(of: Any, surface: Any) -> None:
+def check_of(of: str | Of | None, surface: Surface | None) -> None:
     """Raises unless the argument ``of`` of `bifurcation` is valid."""
     names = (IMPACT_VELOCITY, *OF_COORDINATE)
     if of is None:

@@ -21,6 +21,7 @@ from ..mechanics.motion import OF_CONTACTS, STATED, Motion
 from ..mechanics.problem import Problem
 from ..mechanics.scheme import Scheme, Timing
 from ..results import Solution
+from ..results.save import SaveLike
 from ..simulation.arguments import choose_methods
 from ..simulation.call import Call, numbers_of_one
 from ..simulation.canonical_arrays import canonical_state, cast_numbers, full_axes
@@ -30,7 +31,7 @@ from ..simulation.lanes import Lanes
 from ..simulation.limits import CHUNK_BYTES
 from ..simulation.random_keys import of_lanes, words_of
 from ..simulation.validation import check_problem
-from .checks import positive_time, share_of_period
+from .checks import TimeLike, positive_time, share_of_period
 
 LIFT = 4e3  # rounding units of gap at which a motion is started again: above what counts as touching
 
@@ -117,7 +118,7 @@ class ForcedMotions:
             live = min(count, len(self) - first)
             yield self.some(np.minimum(np.arange(first, first + count), len(self) - 1)), live
 
-    def run(self, periods: int, steps: int, save: Any, progress: bool | None) -> Solution:
+    def run(self, periods: int, steps: int, save: SaveLike, progress: bool | None) -> Solution:
         """Runs all lanes over a number of ``periods``, with ``steps`` steps in each;
         ``save`` and ``progress`` as in `ensemble`."""
         dtype = self.lanes.motion.q0.dtype
@@ -169,7 +170,7 @@ def admit(problem: Problem, t: Array, motion: Motion, axes: tuple) -> tuple[Arra
     return jax.vmap(one, in_axes=(0, Lanes(motion, axes, 0).in_axes))(t, motion)
 
 
-def gather(call: Call, period: Any, phase: Any) -> ForcedMotions:
+def gather(call: Call, period: TimeLike, phase: float) -> ForcedMotions:
     """Checks the arguments of a section and collects them as `ForcedMotions`, each lane with its start and period."""
     problem, args, args_axes = call.problem, call.args, call.args_axes
     check_problem(problem)

@@ -11,7 +11,7 @@ from ..mechanics.motion import Motion
 from ..simulation.call import Call
 from ..simulation.canonical_arrays import cast_numbers, full_axes
 from ..simulation.lanes import Lanes
-from .checks import number_of, positive_time
+from .checks import TimeLike, number_of, positive_time
 from .orbit_family import BOUNDS
 
 
@@ -45,7 +45,7 @@ class ForcedSystem:
     paths: tuple[tuple[str, ...], ...]
     low: np.ndarray
     width: np.ndarray
-    period: Any
+    period: TimeLike
     cycles: int
 
     def values(self, z: np.ndarray) -> np.ndarray:

@@ -4,16 +4,28 @@ the rows that it saved are used."""
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..jaxtools.argument_checks import check_counts
 from ..mechanics.motion import OF_CONTACTS, STATED
 from ..mechanics.scheme import Scheme
-from .checks import StudyLike, of_one_lane, one_lane, parameter_path, positive_time, share_of_period
+from .checks import (
+    ParameterName,
+    StudyLike,
+    TimeLike,
+    of_one_lane,
+    one_lane,
+    parameter_path,
+    positive_time,
+    share_of_period,
+)
 from .crossings import section
 from .sections import Section
+
+if TYPE_CHECKING:
+    from .shooting_equations import Surface
 
 METHODS = (*OF_CONTACTS, "scheme", "projection")
 
@@ -26,7 +38,12 @@ def computes_anew(options: dict[str, Any]) -> bool:
 
 
 def diagram_lanes(
-    study: StudyLike, parameter: Any, sweep: str | None, surface: Any, direction: int, options: dict[str, Any]
+    study: StudyLike,
+    parameter: ParameterName,
+    sweep: str | None,
+    surface: Surface | None,
+    direction: int,
+    options: dict[str, Any],
 ) -> tuple[np.ndarray, int, Section]:
     """Returns the data of a bifurcation diagram from a study: the P distinct values of the varied quantity
     ``parameter``, the number of lanes of each value, and the section of all lanes, sorted by value.
@@ -70,11 +87,11 @@ def some_lanes(section: Section, which: np.ndarray) -> Section:
 def saved_section(
     study: StudyLike,
     *,
-    period: Any,
+    period: TimeLike,
     cycles: int,
     skip: int | None = None,
     phase: float = 0.0,
-    surface: Any = None,
+    surface: Surface | None = None,
     **rest: Any,
 ) -> Section:
     """Returns the states of all lanes at ``cycles`` times, one in each forcing period,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import jax
 import numpy as np
@@ -16,7 +15,7 @@ from ..simulation.canonical_arrays import full_axes
 from .listed_pairs import over_rows
 
 
-def free_motion(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> tuple[Array, Array, Array]:
+def free_motion(problem: Problem, t: Array, q: Array, v: Array, args: object) -> tuple[Array, Array, Array]:
     """Gaps (m,), their rates, and their accelerations without contact forces at a state."""
     metric = Metric.at(problem, q, args, t)
     contacts = linearise(problem, metric, t, q, args)
@@ -45,11 +44,11 @@ def gaps_at(call: Call, at: tuple[np.ndarray, ...], lane: np.ndarray, contact: n
 
 @partial(jax.jit, static_argnames=("axes",))
 def _gaps_and_accelerations(
-    problem: Problem, t: Array, q: Array, v: Array, which: Array, args: Any, axes: tuple[int, ...]
+    problem: Problem, t: Array, q: Array, v: Array, which: Array, args: object, axes: tuple[int, ...]
 ) -> tuple[Array, Array, Array]:
     leaves, structure = jax.tree.flatten(args)
 
-    def one(t: Array, q: Array, v: Array, which: Array, *own: Any) -> tuple[Array, Array, Array]:
+    def one(t: Array, q: Array, v: Array, which: Array, *own: object) -> tuple[Array, Array, Array]:
         mine = iter(own)
         of_lane = [next(mine) if axis == 0 else x for x, axis in zip(leaves, axes, strict=True)]
         gap, gap_velocity, free = free_motion(problem, t, q, v, jax.tree.unflatten(structure, of_lane))

@@ -8,9 +8,9 @@ converge: R. Goebel, R. G. Sanfelice, A. R. Teel, Hybrid Dynamical Systems, Prin
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..jaxtools.argument_checks import is_pair, known_numbers
 from ..results import Solution
@@ -24,7 +24,10 @@ MOST = 2**22  # distances at once
 STEEP = 2.0  # times faster than the scale: intervals in which a jump is looked for
 
 
-def graph_distance(one: Any, other: Any, *, scale: Any = None) -> float:
+Trajectory = Solution | tuple[ArrayLike, ArrayLike]  # a motion, or its times and velocities
+
+
+def graph_distance(one: Trajectory, other: Trajectory, *, scale: ArrayLike | None = None) -> float:
     """Hausdorff distance between two motions' velocities over time, in seconds.
 
     Each motion is a curve in the (t, v)-plane, with vertical segments at its jumps. The distance is the largest one
@@ -61,7 +64,7 @@ def graph_distance(one: Any, other: Any, *, scale: Any = None) -> float:
     return distance_between_curves(first, second)
 
 
-def _rows(name: str, motion: Any) -> tuple[np.ndarray, np.ndarray]:
+def _rows(name: str, motion: Trajectory) -> tuple[np.ndarray, np.ndarray]:
     """Times (n,) and velocities (n, d) of an argument of `graph_distance`."""
     if isinstance(motion, Solution):
         return _of_solution(name, motion)
@@ -103,7 +106,9 @@ def scaled_curve(t: np.ndarray, v: np.ndarray, scale: np.ndarray) -> np.ndarray:
     return np.concatenate([t[:, None], v / scale], axis=1)
 
 
-def sampled_rows(motion: Callable[[np.ndarray], Any], t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def sampled_rows(
+    motion: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]], t: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Times and velocities of a function t -> (q, v), at t (k,) and at both sides of jumps.
 
     In each interval of t where v changes fast, the largest jump is located.

@@ -27,6 +27,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from numpy.typing import ArrayLike
 
 from ..jaxtools.warnings import JaximpactWarning
 from ..mechanics.friction import Slip, distance_status
@@ -90,9 +91,9 @@ def check_hypotheses(
     problem: Problem,
     solution: Solution,
     *,
-    args: Any = None,
-    e: Any = None,
-    friction: Any = None,
+    args: object = None,
+    e: ArrayLike | None = None,
+    friction: ArrayLike | None = None,
     tolerance: float | None = None,
 ) -> Hypotheses:
     """Checks the hypotheses of the convergence theorems along one motion, and warns where one fails.
@@ -186,7 +187,7 @@ def check_hypotheses(
     return Hypotheses(active, deficit, cosine, worst, tuple(failures), ends, bound, notes)
 
 
-def _painleve(problem: Problem, t: Array, z: Array, args: Any, active: np.ndarray) -> np.ndarray:
+def _painleve(problem: Problem, t: Array, z: Array, args: object, active: np.ndarray) -> np.ndarray:
     """Largest mu |A_nt| / A_nn of each contact (m,) over the rows where it is active (k, m), NaN where it never is."""
 
     def look(t: Array, q: Array) -> Array:
@@ -205,7 +206,7 @@ def _painleve(problem: Problem, t: Array, z: Array, args: Any, active: np.ndarra
     return np.where(np.isfinite(ratio), ratio, np.nan)
 
 
-def _no_distances(problem: Problem, t: Array, z: Array, args: Any, touching: np.ndarray) -> list[str]:
+def _no_distances(problem: Problem, t: Array, z: Array, args: object, touching: np.ndarray) -> list[str]:
     """Says which gaps are seen to be no distances in the rows where they are ``touching`` (k, m),
     which makes friction another than stated."""
 
@@ -247,7 +248,7 @@ def _name(problem: Problem, ends: np.ndarray | None, a: int) -> str:
     return problem.naming.constraint(a) if ends is None else pair_name(ends[a])
 
 
-def _measure_row(problem: Problem, t: Array, q: Array, z: Array, args: Any) -> tuple[np.ndarray, ...]:
+def _measure_row(problem: Problem, t: Array, q: Array, z: Array, args: object) -> tuple[np.ndarray, ...]:
     """For each row: gaps at q, gaps at z, cosines between all gradients, the Delassus diagonal, and the magnitude of
     the terms of each gap."""
 
@@ -337,7 +338,7 @@ def _corners(active: np.ndarray, cosines: np.ndarray) -> tuple[np.ndarray, list[
 
 
 def _flat(
-    problem: Problem, args: Any, t: Array, z: Array, gap: np.ndarray, active: np.ndarray, diagonal: np.ndarray
+    problem: Problem, args: object, t: Array, z: Array, gap: np.ndarray, active: np.ndarray, diagonal: np.ndarray
 ) -> list[int]:
     """Returns the constraints whose gradient vanishes on their boundary,
     at the point that Newton's method finds from the nearest row.

@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..jaxtools.argument_checks import real
 from ..mechanics.impact_law import require_newton
@@ -147,9 +148,9 @@ def impacts(
     problem: Problem,
     solution: Solution,
     *,
-    args: Any = None,
-    args_axes: Any = None,
-    e: Any = None,
+    args: object = None,
+    args_axes: object = None,
+    e: ArrayLike | None = None,
     scheme: Scheme | None = None,
     lanes: np.ndarray | None = None,
 ) -> Impacts:
@@ -290,7 +291,7 @@ def _refuse_other_restitution(lane: np.ndarray, contact: np.ndarray, t: np.ndarr
         )
 
 
-def _by_contact(e: Any, single: bool, shape: tuple[int, ...]) -> np.ndarray:
+def _by_contact(e: ArrayLike, single: bool, shape: tuple[int, ...]) -> np.ndarray:
     """Restitution by lane and contact (B, m), for impulses (B, k, m)."""
     e, (count, _, m) = real("e", e), shape
     try:
@@ -301,7 +302,7 @@ def _by_contact(e: Any, single: bool, shape: tuple[int, ...]) -> np.ndarray:
         ) from error
 
 
-def _looked_at(lanes: Any, impulse: np.ndarray) -> np.ndarray:
+def _looked_at(lanes: np.ndarray | None, impulse: np.ndarray) -> np.ndarray:
     """The user's mask ``lanes`` (B,) of the lanes to analyse, by default all;
     raises unless their impulses (B, k, m) are finite."""
     count = len(impulse)

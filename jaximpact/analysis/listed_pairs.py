@@ -7,12 +7,14 @@ its size grows linearly with the number of bodies.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import scipy
+from jax import Array
 
 from ..bodies.neighbours import Neighbours
 from ..mechanics.linearisation import Metric, linearise
@@ -131,7 +133,7 @@ def every_step(solution: Solution) -> None:
         )
 
 
-def over_rows(problem: Problem, one: Any) -> Any:
+def over_rows(problem: Problem, one: Callable) -> Callable:
     """Returns the function ``one`` of a row mapped over rows: by vmap or, for listed bodies, whose arrays are large,
     in small batches."""
     if not problem.gaps.local:
@@ -163,11 +165,11 @@ class PairRow(NamedTuple):
         return scipy.sparse.coo_array((values, (product.row, product.col)), shape=product.shape)
 
 
-def rows_of(problem: Problem, t: Any, q: Any, z: Any, args: Any) -> list[PairRow]:
+def rows_of(problem: Problem, t: Array, q: Array, z: Array, args: object) -> list[PairRow]:
     """Linearises the constraints at every row (t, q, z) of a motion."""
 
     @jax.jit
-    def look(t: Any, q: Any, z: Any) -> tuple:
+    def look(t: Array, q: Array, z: Array) -> tuple:
         return problem.gaps(t, q, args), linearise(problem, Metric.at(problem, z, args), t, z, args)
 
     found = []

@@ -107,5 +107,5 @@ class FreeAcceleration:
     problem: Problem
     contact: int
 
-    def __call__(self, t: Array, q: Array, v: Array, args: Any) -> Array:
+    def __call__(self, t: Array, q: Array, v: Array, args: object) -> Array:
         return free_motion(self.problem, t, q, v, args)[2][self.contact]

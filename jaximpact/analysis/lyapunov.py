@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Unpack
+from typing import Unpack
 
 import jax
 import numpy as np
@@ -27,7 +27,7 @@ from ..results import Arrays, Drawable
 from ..simulation.call import Call
 from ..simulation.lanes import Lanes
 from ..simulation.program import Program
-from .checks import takes_study
+from .checks import TimeLike, takes_study
 from .default_scheme import SECTION
 from .options import LaneOptions, with_options
 from .stroboscopic_map import (
@@ -97,12 +97,12 @@ def lyapunov(
     q0: ArrayLike,
     v0: ArrayLike,
     *,
-    interval: Any,
+    interval: TimeLike,
     steps: int | None = None,
     intervals: int,
     skip: int = 0,
     blocks: int = 10,
-    t0: Any = 0.0,
+    t0: ArrayLike = 0.0,
     **options: Unpack[LaneOptions],
 ) -> Lyapunov:
     """Lyapunov exponents of one motion or of each motion of a batch, with a statistical error.

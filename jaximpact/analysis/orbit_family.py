@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax import Array
+from numpy.typing import ArrayLike
 
 from ..mechanics.impact_law import require_newton
 from ..mechanics.linearisation import Metric, linearise
@@ -180,7 +181,7 @@ class OrbitFamily:
         sound = not int(status[0]) & int(FAILURES)
         self.rough |= sound and not all(np.isfinite(x).all() for x in jax.tree.leaves(jacobian))
 
-        def column(pick: Callable[[Any], Any]) -> np.ndarray:
+        def column(pick: Callable[[Any], ArrayLike]) -> np.ndarray:
             return np.concatenate([np.asarray(pick(jacobian[name]))[0] for name in ("q", "v")])
 
         slope = column(lambda part: part["args"][self.key] if self.root == "args" else part[self.root])
@@ -294,7 +295,7 @@ def _observer(problem: Problem) -> Callable[..., Any]:
     m) at the rows of a motion."""
 
     @jax.jit
-    def look(t: Array, q: Array, args: Any) -> tuple[Array, Array]:
+    def look(t: Array, q: Array, args: object) -> tuple[Array, Array]:
         def one(t: Array, q: Array) -> tuple[Array, Array]:
             contacts = linearise(problem, Metric.at(problem, q, args, t), t, q, args)
             return contacts.gap, contacts.diagonal()
@@ -304,7 +305,7 @@ def _observer(problem: Problem) -> Callable[..., Any]:
     return look
 
 
-def _approach_speeds(problem: Problem, e: np.ndarray, args: Any, change: Any) -> Any:
+def _approach_speeds(problem: Problem, e: np.ndarray, args: object, change: Any) -> Any:
     """Closing speeds w (m,) before impacts, from the ``change`` (1 + e) w (m,) of gap velocities,
     also if e depends on w."""
     require_newton(problem.impact_law, "orbits: a contact's closing speed")

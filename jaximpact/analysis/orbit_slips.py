@@ -3,7 +3,7 @@ its slip instead of sticking."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -88,7 +88,7 @@ def _extrapolate(share: np.ndarray, *states: tuple) -> tuple[np.ndarray, ...]:
 
 
 @jax.jit
-def _rooms(problem: Problem, t: Array, q: Array, v: Array, args: Any, contact: Array, modes: Array) -> Array:
+def _rooms(problem: Problem, t: Array, q: Array, v: Array, args: object, contact: Array, modes: Array) -> Array:
     """`OrbitSlips.room` (n,), not sorted, of the contacts ``contact`` (n,) at states (n, ...), with all other contacts
     in their ``modes`` (n, m)."""
 

@@ -12,9 +12,8 @@ Reference: R. I. Leine, H. Nijmeijer, Dynamics and Bifurcations of Non-Smooth Me
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -27,10 +26,13 @@ from ..mechanics.status import FAILURES, Status, describe
 from ..results import Arrays, Drawable, spread_columns, with_names
 from ..simulation.call import Call
 from ..simulation.lanes import Lanes
-from .checks import REPEATS, check_no_noise, check_steps, takes_study
+from .checks import REPEATS, TimeLike, check_no_noise, check_steps, takes_study
 from .options import LaneOptions, with_options
 from .shooting_equations import ShootingEquations
 from .stroboscopic_map import damped_newton, lost_derivatives, near_impact, prepare_strobe
+
+if TYPE_CHECKING:
+    from .shooting_equations import Surface
 
 FORGOTTEN = 1e3  # units of rounding, or of the tolerance of a scheme, of a monodromy that counts as zero
 LEVELS = 3  # step sizes h, h/2, h/4 of an extrapolation: two give a value, three its order
@@ -126,11 +128,11 @@ def periodic_orbit(
     q0: ArrayLike,
     v0: ArrayLike,
     *,
-    period: Any,
+    period: TimeLike,
     steps: int | None = None,
     cycles: int = 1,
-    t0: Any = 0.0,
-    surface: Callable[..., Any] | None = None,
+    t0: ArrayLike = 0.0,
+    surface: Surface | None = None,
     tol: float | None = None,
     iterations: int = 40,
     extrapolate: bool = False,

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..mechanics.labels import UNNAMED, Labels
 from ..mechanics.problem import Problem
@@ -87,7 +88,7 @@ def packing(
     *,
     h: float,
     row: int = -1,
-    args: Any = None,
+    args: object = None,
     volume: float | None = None,
     needed: int | None = None,
     least: float = 1e-3,
@@ -173,7 +174,9 @@ def packing(
     )
 
 
-def _geometry(bodies: Any, t: Any, q: np.ndarray, args: Any, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _geometry(
+    bodies: Any, t: ArrayLike, q: np.ndarray, args: object, ends: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Gradients of the gaps by the first body's position, and branch vectors (`Packing.branch`), (c, space) each."""
     points = np.asarray(bodies.positions(q))
     space = points.shape[1]
@@ -194,7 +197,7 @@ def _geometry(bodies: Any, t: Any, q: np.ndarray, args: Any, ends: np.ndarray) -
     return gradient, branch
 
 
-def _slip_gradient(bodies: Any, t: Any, q: np.ndarray, args: Any, ends: np.ndarray) -> np.ndarray:
+def _slip_gradient(bodies: Any, t: ArrayLike, q: np.ndarray, args: object, ends: np.ndarray) -> np.ndarray:
     """Gradients (c, k, space) of slip velocities by the first body's velocity:
     by virtual power the directions of friction on it."""
     each, time = jnp.asarray(q).reshape(bodies.number, -1), jnp.asarray(t)

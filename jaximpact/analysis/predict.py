@@ -26,7 +26,7 @@ from ..mechanics.problem import Problem
 from ..mechanics.status import FAILURES, Status, as_status, describe
 from ..mechanics.user_functions import named_errors
 from ..results import Solution
-from ..results.save import Save
+from ..results.save import Save, SaveLike
 from ..results.sensitivities import components
 from ..simulation.public import solve
 from ..simulation.validation import check_problem
@@ -85,7 +85,7 @@ def predict(
     unknown: str | Sequence[str] = (),
     method: str = "linear",
     output: Callable[[Solution], Array] = nothing,
-    save: Any = "final",
+    save: SaveLike = "final",
     **options: Unpack[MotionOptions],
 ) -> Prediction:
     """Predicts the state x = (q, v, unknown parameters) at time t from its mean and covariance at t0, across impacts.
@@ -174,7 +174,7 @@ class _How:
     methods: tuple[tuple[str, Any], ...]
 
 
-def _checked(mean: Any, covariance: Any) -> tuple[Array, Array, tuple[int, ...]]:
+def _checked(mean: ArrayLike, covariance: ArrayLike) -> tuple[Array, Array, tuple[int, ...]]:
     """The mean (..., n) and covariance (..., n, n) as arrays of one dtype, and their leading axes."""
     x, spread = real_array("mean", mean), real_array("covariance", covariance)
     if x.ndim == 0 or spread.shape != (*x.shape, x.shape[-1]):
@@ -207,7 +207,7 @@ def _numbers(given: dict[str, Any]) -> dict[str, Any]:
     return {name: given[name] for name in NUMBERS if name in given}
 
 
-def _full_name(name: str, args: Any) -> str:
+def _full_name(name: str, args: object) -> str:
     """Returns the name of a parameter with its root: "args.k[1]" for "k[1]", "e" for "problem.restitution"."""
     one, bracket, index = name.partition("[")
     return name if one == "args" else ".".join(parameter_path(one, args)) + bracket + index

@@ -9,6 +9,7 @@ from typing import Any, Unpack
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..jaxtools.argument_checks import is_traced
 from ..jaxtools.warnings import without_remarks
@@ -67,7 +68,7 @@ def run_between(
 
 
 @with_options(LaneOptions)
-def recomputed(problem: Problem, solution: Solution, t: Any, **options: Unpack[LaneOptions]) -> Solution:
+def recomputed(problem: Problem, solution: Solution, t: ArrayLike, **options: Unpack[LaneOptions]) -> Solution:
     """Returns the motion at other times t, each computed by a run from the row before it: see `Solution.at`,
     with a problem."""
     timing, scheme = solution.timing, options["scheme"]
@@ -112,18 +113,18 @@ def recomputed(problem: Problem, solution: Solution, t: Any, **options: Unpack[L
     status = np.bitwise_or.reduce(np.where(at_row, 0, np.asarray(run.status)).reshape(lanes, k), axis=1)
     status = (batch.status | status).reshape(lead).astype(batch.status.dtype)
     origin = replace(solution.origin, every_step=False)
-    t = np.broadcast_to(times.astype(batch.t.dtype), (*lead, k))
-    return replace(solution, t=t, **state, status=status, energy=None, origin=origin)
+    at: Any = np.broadcast_to(times.astype(batch.t.dtype), (*lead, k))
+    return replace(solution, t=at, **state, status=status, energy=None, origin=origin)
 
 
-def _by_lane(e: Any, lanes: int, m: int, batch: bool) -> np.ndarray:
+def _by_lane(e: ArrayLike, lanes: int, m: int, batch: bool) -> np.ndarray:
     """Restitution or friction by lane and contact (B, m); its shape is interpreted as in `solve` for one motion, as in
     `ensemble` for a batch."""
     e = np.asarray(e)
     return np.broadcast_to(e[:, None] if batch and e.ndim == 1 else e, (lanes, m))
 
 
-def _recomputed_one(call: Call, solution: Solution, t: Any) -> Solution:
+def _recomputed_one(call: Call, solution: Solution, t: ArrayLike) -> Solution:
     """`recomputed` for one motion under a transformation of jax."""
     check_no_noise(call.problem, PART_OF_A_STEP)
     check_rows(solution)
@@ -132,7 +133,7 @@ def _recomputed_one(call: Call, solution: Solution, t: Any) -> Solution:
     times = jnp.atleast_1d(jnp.asarray(t, solution.q.dtype))
     row = jnp.clip(jnp.searchsorted(solution.t, times, side="left") - 1, 0, solution.t.shape[0] - 2)
 
-    def one(t: Any, row: Any) -> Any:
+    def one(t: ArrayLike, row: Any) -> Any:
         start = {"q0": solution.q[row], "v0": solution.v[row], "t0": solution.t[row]}
         run = solve(call.replace(**start, t1=t, steps=1, args_axes=None))
         state = {name: getattr(run, name)[-1] for name in ("q", "v", "z")}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Unpack
+from typing import Unpack
 
 import jax
 import numpy as np
@@ -19,7 +19,7 @@ from ..mechanics.status import FAILURES
 from ..results import Arrays, Drawable, Solution, spread_columns, with_names
 from ..results.save import Save
 from ..simulation.call import Call
-from .checks import check_result, check_steps, distance, takes_study
+from .checks import TimeLike, check_result, check_steps, distance, takes_study
 from .default_scheme import ROWS, SECTION, choose_scheme
 from .forced_motions import ForcedMotions, check_restarts, gather
 from .impacts import Impacts, impacts
@@ -137,7 +137,7 @@ def stroboscopic(
     q0: ArrayLike,
     v0: ArrayLike,
     *,
-    period: Any,
+    period: TimeLike,
     steps: int | None = None,
     cycles: int,
     skip: int = 0,
@@ -192,7 +192,7 @@ def impact_section(
     q0: ArrayLike,
     v0: ArrayLike,
     *,
-    period: Any,
+    period: TimeLike,
     steps: int | None = None,
     cycles: int,
     skip: int = 0,
@@ -383,6 +383,6 @@ def repetition(section: Section, p: int) -> np.ndarray:
         return np.max(np.abs(states[:, p:] - states[:, :-p]), axis=(1, 2))
 
 
-def state(t: Array, q: Array, v: Array, args: Any) -> tuple[Array, Array]:
+def state(t: Array, q: Array, v: Array, args: object) -> tuple[Array, Array]:
     """Save function that keeps the state (q, v)."""
     return q, v

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Unpack
 
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +16,7 @@ from ..mechanics.problem import Problem
 from ..mechanics.status import describe
 from ..results import Arrays, Solution
 from ..results.result import Result
-from ..results.save import Save
+from ..results.save import Save, SaveLike
 from ..simulation.validation import check_problem
 from .checks import check_no_noise
 from .options import MotionOptions, with_options
@@ -95,13 +95,13 @@ def shoot(
     *,
     t1: float,
     t0: float = 0.0,
-    control: Callable[[Array], Any] = same,
+    control: Callable[[Array], object] = same,
     path: Callable[[Solution, Array], Array] = nothing,
     end: Callable[[Solution, Array], Array] = nothing,
     target: Callable[[Solution, Array], Array] = nothing,
     bounds: tuple[ArrayLike, ArrayLike] = (-np.inf, np.inf),
     times: tuple[float, ...] = (),
-    save: Any = "final",
+    save: SaveLike = "final",
     tol: float = 1e-5,
     iterations: int = 200,
     **options: Unpack[MotionOptions],

@@ -19,12 +19,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from numpy.typing import ArrayLike
 
 from ..jaxtools.jaxpr_tools import varying_outputs
 from ..mechanics.joint_projection import nearest_on_joints
@@ -33,6 +34,8 @@ from ..mechanics.problem import Problem
 from ..simulation.lanes import Lanes
 from ..simulation.program import Program
 from .stroboscopic_map import admissible, blocks, directions, eigenvalues, jacobians, on_one_side, with_unit_quaternions
+
+T = TypeVar("T")
 
 TIMES = np.array([0.137, 0.382, 0.618, 0.854, 1.271])  # in periods: where forces are compared with those at the start
 OFF_PERIOD = (
@@ -54,7 +57,7 @@ class ShootingEquations:
     directions: int  # number of directions in which states may vary: 2d, fewer with joints and quaternions
 
     @classmethod
-    def of(cls, program: Program, lanes: Lanes, surface: Any) -> ShootingEquations:
+    def of(cls, program: Program, lanes: Lanes, surface: Surface | None) -> ShootingEquations:
         """Makes the equations; with a surface it raises unless the surface is valid and the system autonomous."""
         if surface is not None:
             one = lanes.take(0)
@@ -186,7 +189,7 @@ def _distance(surface: Surface, motion: Motion, axes: tuple) -> tuple[Array, Arr
     return jax.vmap(partial(_from_surface, surface), in_axes=(Lanes(motion, axes, 0).in_axes,))(motion)
 
 
-def _from_surface(surface: Any, motion: Motion) -> tuple[Array, Array]:
+def _from_surface(surface: Surface, motion: Motion) -> tuple[Array, Array]:
     """Signed distance of a start from the surface, to first order, and the unit normal (2d,) of the surface."""
     d = motion.q0.shape[0]
     s = lambda x: jnp.asarray(surface(motion.t0, x[:d], x[d:], motion.args), x.dtype)
@@ -201,7 +204,7 @@ def _slope(surface: Surface, one: Motion, parameter: str) -> Array:
     return jax.grad(away)(jnp.asarray(one.args[parameter]))
 
 
-def check_surface(surface: Any, t: Any, q: Any, v: Any, args: Any) -> None:
+def check_surface(surface: Surface, t: ArrayLike, q: Array, v: Array, args: object) -> None:
     """Raises unless ``surface`` is a function of one state that returns one real number."""
     if not callable(surface):
         raise TypeError(f"surface must be a function surface(t, q, v, args) -> (), got {type(surface).__name__}")
@@ -264,7 +267,7 @@ def check_autonomous(problem: Problem, lanes: Lanes) -> None:
     one = lanes.take(0)
     state = tuple(jnp.asarray(x, one.q0.dtype) for x in (one.t0, one.q0, one.v0))
 
-    def contact_acts(t: Array, q: Array, v: Array, args: Any) -> tuple[Array, Array]:
+    def contact_acts(t: Array, q: Array, v: Array, args: object) -> tuple[Array, Array]:
         return problem.generalised_force(t, q, v, args), problem.gaps(t, q, args)
 
     traced = jax.make_jaxpr(lambda t, q, v: contact_acts(t, q, v, one.args))(*state).jaxpr

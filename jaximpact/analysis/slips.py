@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from numpy.typing import ArrayLike
 
 from ..mechanics.contact.friction.cones import OPEN, SLIP, STICK
 from ..mechanics.friction import Slip, gap_scales
@@ -98,7 +99,7 @@ class Slips(Drawable):
         return len(self.lane)
 
     @property
-    def lost(self) -> Any:
+    def lost(self) -> np.ndarray:
         """Energy that each motion has lost to friction, () or (B,) [J]."""
         return -np.sum(self.work[..., -1, :], axis=-1)
 
@@ -109,10 +110,10 @@ def slips(
     problem: Problem,
     solution: Solution,
     *,
-    args: Any = None,
-    args_axes: Any = None,
-    friction: Any = None,
-    static_friction: Any = None,
+    args: object = None,
+    args_axes: object = None,
+    friction: ArrayLike | None = None,
+    static_friction: ArrayLike | None = None,
 ) -> Slips:
     """Finds whether the contacts of a solution with friction are open, stick or slip in each step,
     and the events between these modes.
@@ -191,7 +192,7 @@ def slips(
     return Slips(**of_events, times=times, modes=modes, velocity=velocity, work=work, pairs=pairs)
 
 
-def _by_lane(mu: Any, single: bool, lanes: int, m: int) -> tuple[Any, int | None]:
+def _by_lane(mu: np.ndarray | Array, single: bool, lanes: int, m: int) -> tuple[np.ndarray | Array, int | None]:
     """Reshapes coefficients ``mu``, as given to `solve` (``single``) or `ensemble`,
     so that they broadcast over the m contacts.
 
@@ -219,7 +220,7 @@ def _look(problem: Problem, lanes: tuple, ends: bool, operands: tuple) -> tuple[
         static friction divided by those of friction (B, 1, m), 0 where nothing rubs.
     """
 
-    def steps(t: Array, q: Array, v: Array, args: Any, mu: Any) -> tuple[Array, ...]:
+    def steps(t: Array, q: Array, v: Array, args: object, mu: dict) -> tuple[Array, ...]:
         own = problem.replace(**mu) if mu else problem
 
         def one(t: Array, end: Array, q: Array, place: Array, v: Array, w: Array) -> tuple[Array, ...]:

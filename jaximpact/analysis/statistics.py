@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..jaxtools.argument_checks import check_kind, real
 from ..mechanics.labels import UNNAMED, Labels
@@ -78,7 +78,7 @@ class Statistics(Drawable):
 def statistics(
     solution: Solution,
     *,
-    groups: Any = None,
+    groups: ArrayLike | None = None,
     quantiles: Sequence[float] = QUANTILES,
     values: Mapping[str, np.ndarray] | None = None,
 ) -> Statistics:
@@ -137,7 +137,7 @@ def statistics(
     )
 
 
-def _arrays(solution: Solution, values: Mapping[str, Any] | None, lanes: int, rows: int) -> dict[str, np.ndarray]:
+def _arrays(solution: Solution, values: Mapping[str, ArrayLike] | None, lanes: int, rows: int) -> dict[str, np.ndarray]:
     """Arrays (B, k, ...) to take statistics of, by name: those of the solution that have k = ``rows`` rows, and the
     user's ``values``, checked."""
     names = [name for name in ("q", "v", "impulse", "energy") if getattr(solution, name) is not None]

@@ -8,7 +8,7 @@ previous step: a restart changes their motion by O(h).
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -31,7 +31,7 @@ from ..simulation.lanes import Lanes
 from ..simulation.program import Program
 from ..simulation.sensitivities import Jacobian, state
 from ..simulation.sensitivities import jacobians as jacobians_of
-from .checks import check_steps, number_of, positive_time
+from .checks import TimeLike, check_steps, number_of, positive_time
 from .default_scheme import ORBIT, choose_scheme
 from .options import MotionOptions
 
@@ -39,7 +39,7 @@ FEW = 64  # lanes up to which one chunk, and one compilation, beats as many chun
 
 
 def prepare_strobe(
-    call: Call, period: Any, cycles: int, *, tolerance: float = ORBIT, name: str = "period"
+    call: Call, period: TimeLike, cycles: int, *, tolerance: float = ORBIT, name: str = "period"
 ) -> tuple[Program, Lanes, bool]:
     """Checks the arguments of motions from ``call.t0`` over ``cycles`` periods of ``call.steps`` steps each.
 
@@ -76,7 +76,7 @@ def jacobians(program: Program, lanes: Lanes, wrt: tuple[str, ...]) -> tuple[np.
     return np.concatenate([value["q"], value["v"]], axis=1), jacobian, status
 
 
-def blocks(jacobian: Any) -> np.ndarray:
+def blocks(jacobian: Mapping[str, Mapping[str, Array]]) -> np.ndarray:
     """Jacobian (B, 2d, 2d) of the final state (q, v) by the initial one, joined from its four parts in a ``jacobian``
     as in `sensitivities`."""
     return np.concatenate(
@@ -240,7 +240,7 @@ def with_unit_quaternions(problem: Problem, x: np.ndarray) -> tuple[np.ndarray, 
 
 
 @partial(jax.jit, static_argnames="places")
-def _with_unit_quaternions(places: tuple[int, ...], x: Any) -> tuple[Array, Array]:
+def _with_unit_quaternions(places: tuple[int, ...], x: Array) -> tuple[Array, Array]:
     scaled = lambda x: jnp.concatenate(of_length_one(places, *jnp.split(x, 2)))
     return jax.vmap(scaled)(x), jax.vmap(jax.jacfwd(scaled))(x)
 

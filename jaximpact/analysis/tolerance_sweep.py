@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..jaxtools.argument_checks import check_counts, is_pair, is_traced, is_whole, known_numbers, real
 from ..mechanics.scheme import Scheme
@@ -18,10 +19,12 @@ DECADES = 10.0 ** -np.arange(3, 13)  # tolerances that are tried by default
 FINEST = 32  # roundings below which no scheme goes, as `EventDriven.tolerance`
 BELOW = 100  # times by which the tolerance of a reference lies below the finest of the runs
 
-Run = Callable[..., Any]  # yields the motion for each number of steps by a ``scheme``
+Run = Callable[..., Iterator[Solution]]  # yields the motion for each number of steps by a ``scheme``
 
 
-def exact_motion(exact: Callable[..., Any], t: np.ndarray, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+def exact_motion(
+    exact: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]], t: np.ndarray, shape: tuple[int, ...]
+) -> tuple[np.ndarray, np.ndarray]:
     """Positions and velocities, each of the given shape (k, d), of an exact motion at times t (k,), checked."""
     found = exact(t)
     if not is_pair(found):
@@ -36,7 +39,7 @@ def exact_motion(exact: Callable[..., Any], t: np.ndarray, shape: tuple[int, ...
     return q, v
 
 
-def checked_tolerances(rtols: Any) -> np.ndarray:
+def checked_tolerances(rtols: ArrayLike | None) -> np.ndarray:
     """The tolerances (k,) that a user gave, the largest first; raises unless they are at least two
     different numbers above 0."""
     found = real("rtols", rtols).astype(np.float64)
@@ -45,7 +48,7 @@ def checked_tolerances(rtols: Any) -> np.ndarray:
     return np.sort(found)[::-1]
 
 
-def check_scheme(scheme: Scheme, steps: Any, phases: int, graph: bool) -> None:
+def check_scheme(scheme: Scheme, steps: Sequence[int] | int | None, phases: int, graph: bool) -> None:
     """Raises unless a sweep over tolerances can be made by the scheme with these options of `convergence`."""
     name = type(scheme).__name__
     if not scheme.traits.by_tolerance:
@@ -66,7 +69,12 @@ def check_scheme(scheme: Scheme, steps: Any, phases: int, graph: bool) -> None:
 
 
 def errors_by_tolerance(
-    run: Run, scheme: Any, rtols: Any, steps: Any, exact: Callable[..., Any] | None, impulse: Any
+    run: Run,
+    scheme: Any,
+    rtols: ArrayLike | None,
+    steps: Sequence[int] | int | None,
+    exact: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None,
+    impulse: ArrayLike | None,
 ) -> dict[str, Any]:
     """Fields of a `Convergence` over ``rtols``, and the floor of errors.
 
@@ -115,7 +123,7 @@ def errors_by_tolerance(
     }
 
 
-def errors_at_rows(one: Solution, q: np.ndarray, v: np.ndarray, impulse: Any) -> dict[str, float]:
+def errors_at_rows(one: Solution, q: np.ndarray, v: np.ndarray, impulse: ArrayLike | None) -> dict[str, float]:
     """Errors of a solution by name, at its own rows: in position the largest, in velocity the integral over time,
     and of the total impulse.
 

@@ -34,7 +34,7 @@ def block_mass(
         if not callable(value) and not (name == "each" and value is None):
             raise TypeError(f"block_mass({name}=...) must be a function, got {type(value).__name__}")
 
-    def mass(q: Array, args: Any) -> Array:
+    def mass(q: Array, args: object) -> Array:
         own = args if each is None else each(args)
         found = jax.vmap(of_one, in_axes=(0, None if each is None else 0))(q.reshape(number, -1), own)
         return jnp.asarray(found, q.dtype)

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.typing import ArrayLike
 
 from ..jaxtools.shapes import as_array_tree
 from ..mechanics.coefficients import OfSpeed
 from ..mechanics.motion import OF_FRICTION
 from ..mechanics.user_functions import outcome as user_outcome
 
+if TYPE_CHECKING:
+    from ..mechanics.problem import Problem
+    from ..mechanics.scheme import Scheme
 
-def check_bodies(bodies: Any, problem: Any, scheme: Any, e: Any, q: Array, args: Any, shape_of: Callable) -> None:
+
+def check_bodies(
+    bodies: Any, problem: Problem, scheme: Scheme, e: Any, q: Array, args: object, shape_of: Callable
+) -> None:
     """Raises ValueError or TypeError if ``bodies`` do not fit the call; arguments as of `Gaps.check`.
 
     Checked are the shapes of their functions against the coordinates, and whether the scheme and the
@@ -55,7 +62,7 @@ def check_bodies(bodies: Any, problem: Any, scheme: Any, e: Any, q: Array, args:
         check_listed(problem, scheme, e, args, shape_of)
 
 
-def _check_slip(bodies: Any, t: Any, one: Any, own: Any, walls: int | None, outcome: Callable) -> None:
+def _check_slip(bodies: Any, t: ArrayLike, one: Any, own: object, walls: int | None, outcome: Callable) -> None:
     """Raises ValueError or TypeError unless slip velocities of two bodies, and of a body against its obstacles, have
     equal numbers k of tangents.
 
@@ -87,7 +94,7 @@ def _check_images(bodies: Any) -> None:
         )
 
 
-def check_listed(problem: Any, scheme: Any, e: Any, args: Any, shape_of: Callable) -> None:
+def check_listed(problem: Problem, scheme: Scheme, e: Any, args: object, shape_of: Callable) -> None:
     """Raises if the scheme takes no listed bodies, or the problem or the restitution ``e`` has features that listed
     bodies do not support."""
     dense = "; of few bodies give Bodies(lists=False), all pairs as constraints of one dense function"

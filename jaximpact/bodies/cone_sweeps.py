@@ -22,7 +22,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -30,6 +30,9 @@ from ..compiler.llvm.jit import compile_module
 from .central_path import central_paths
 from .kernel_writer import KernelWriter, call_lane, over_lanes
 from .proximal_steps import ROWS, ConeSystem, proximal_steps
+
+if TYPE_CHECKING:
+    from llvmlite import ir
 
 LED, PLAIN = 3000, 1500  # sweeps with conjugate directions, and without, in turn
 # Newton steps before the central path: those that converge mostly need fewer; in space few converge at all, and of 2048
@@ -46,7 +49,7 @@ class SweepLoops:
     ``real``: the floating dtype. Methods that emit code return LLVM values, which hold the numbers when the code runs.
     """
 
-    def __init__(self, D: int, k: int, real: Any) -> None:
+    def __init__(self, D: int, k: int, real: type) -> None:
         self.w, self.D, self.rows = KernelWriter(real), D, 1 + k
         w = self.w
         entries, results, _, work, self.contacts, self.bodies = w.function.args
@@ -61,47 +64,47 @@ class SweepLoops:
 
     # entries of arrays with several numbers a contact or body
 
-    def at(self, k: Any, width: int, a: int = 0) -> Any:
+    def at(self, k: ir.Value, width: int, a: int = 0) -> ir.Value:
         """Emits code that computes the index k * width + a."""
         w = self.w
         return w.at.add(w.at.mul(k, w.whole(width)), w.whole(a))
 
-    def load(self, name: str, k: Any, width: int, start: int = 0) -> list[Any]:
+    def load(self, name: str, k: ir.Value, width: int, start: int = 0) -> list[ir.Value]:
         """Emits code that loads ``width`` numbers of contact or body k, from the ``start``-th on,
         from the array ``name``."""
         return [self.w.get(self.own[name], self.at(k, width, start + a)) for a in range(width)]
 
-    def store(self, name: str, k: Any, values: list[Any]) -> None:
+    def store(self, name: str, k: ir.Value, values: list[ir.Value]) -> None:
         for a, x in enumerate(values):
             self.w.put(self.own[name], self.at(k, len(values), a), x)
 
-    def columns(self, array: Any, k: Any) -> list[list[Any]]:
+    def columns(self, array: ir.Value, k: ir.Value) -> list[list[ir.Value]]:
         """Emits code that loads the columns of H of contact k, normal and tangential, 2 D numbers each,
         from ``array``."""
         wide = 2 * self.D
         place = lambda row, a: self.at(k, self.rows * wide, row * wide + a)
         return [[self.w.get(array, place(row, a)) for a in range(wide)] for row in range(self.rows)]
 
-    def dot(self, a: list[Any], b: list[Any]) -> Any:
+    def dot(self, a: list[ir.Value], b: list[ir.Value]) -> ir.Value:
         return self.w.add(*(self.w.mul(x, y) for x, y in zip(a, b, strict=True)))
 
-    def ahead(self, y: list[Any], step: Any, d: list[Any]) -> list[Any]:
+    def ahead(self, y: list[ir.Value], step: ir.Value, d: list[ir.Value]) -> list[ir.Value]:
         """Emits code that computes y + step d."""
         return [self.w.add(x, self.w.mul(step, z)) for x, z in zip(y, d, strict=True)]
 
-    def velocities(self, k: Any) -> tuple[Any, Any, list[Any]]:
+    def velocities(self, k: ir.Value) -> tuple[ir.Value, ir.Value, list[ir.Value]]:
         """Emits code that loads the two bodies of contact k and their velocities u (2 D,)."""
         ends = [self.w.index(self.own[name], k) for name in ("i", "j")]
         return ends[0], ends[1], self.load("u", ends[0], self.D) + self.load("u", ends[1], self.D)
 
-    def keep_velocities(self, i: Any, j: Any, u: list[Any]) -> None:
+    def keep_velocities(self, i: ir.Value, j: ir.Value, u: list[ir.Value]) -> None:
         self.store("u", i, u[: self.D])
         self.store("u", j, u[self.D :])
 
-    def length(self, x: list[Any]) -> Any:
+    def length(self, x: list[ir.Value]) -> ir.Value:
         return self.w.size(x[0]) if len(x) == 1 else self.w.sqrt(self.dot(x, x))
 
-    def within(self, x: list[Any], bound: Any) -> list[Any]:
+    def within(self, x: list[ir.Value], bound: ir.Value) -> list[ir.Value]:
         """Emits code that computes the vector nearest to x among those whose length is at most ``bound``."""
         w, long = self.w, self.length(x)
         outside = w.less(bound, long)
@@ -110,7 +113,7 @@ class SweepLoops:
 
     # the parts
 
-    def roots(self, columns: list[list[Any]]) -> tuple[Any, Any]:
+    def roots(self, columns: list[list[ir.Value]]) -> tuple[ir.Value, ir.Value]:
         """Emits code that computes the length of a contact's normal column, and a bound on that of its tangential ones.
 
         The bound is one on the largest singular value of the tangential columns.
@@ -166,7 +169,7 @@ class SweepLoops:
                 u = self.ahead(u, x, column)
             self.keep_velocities(i, j, u)
 
-    def visit(self, k: Any) -> None:
+    def visit(self, k: ir.Value) -> None:
         """Emits code that solves the law of contact k with the impulses of all others fixed."""
         w, zero = self.w, self.w.number(0)
         i, j, u = self.velocities(k)
@@ -223,7 +226,7 @@ class SweepLoops:
         met = w.at.fcmp_ordered("<=", self.worst.get(), one)
         self.done.set(w.at.select(met, w.whole(1), w.whole(0)))
 
-    def defect(self, speed: list[Any], size: list[Any], mu: Any) -> Any:
+    def defect(self, speed: list[ir.Value], size: list[ir.Value], mu: ir.Value) -> ir.Value:
         """Emits code that computes the largest entry of the natural residual x - P_K(x -
         (w + mu |w_t| n)) of a contact.
 
@@ -285,7 +288,7 @@ class SweepLoops:
                 w.put(self.own[name], n, zero)
         limit = w.index(self.given["limit"], w.whole(0))
 
-        def goes_on() -> Any:
+        def goes_on() -> ir.Value:
             left = w.at.icmp_signed("<", self.count.get(), limit)
             return w.at.and_(left, w.at.icmp_signed("==", self.done.get(), w.whole(0)))
 
@@ -308,7 +311,7 @@ class SweepLoops:
 
 
 @cache
-def sweep_text(D: int, k: int, real: Any) -> str:
+def sweep_text(D: int, k: int, real: type) -> str:
     """LLVM IR of the solver of this module, by sweeps.
 
     D: coordinates of a body; k: tangents of a contact; ``real``: the floating dtype.
@@ -316,7 +319,7 @@ def sweep_text(D: int, k: int, real: Any) -> str:
     return str(SweepLoops(D, k, real).w.module)
 
 
-def solver(D: int, k: int, real: Any, bodies: int) -> Callable[[list[np.ndarray], list[np.ndarray]], None]:
+def solver(D: int, k: int, real: type, bodies: int) -> Callable[[list[np.ndarray], list[np.ndarray]], None]:
     """Compiled solver: takes the `OPERANDS` of B lanes, fills in impulses (B, m, 1 + k) and iterations (B,), of sweeps
     and `steps_where_sweeps_stall`.
 

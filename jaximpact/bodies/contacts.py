@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple, cast
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.typing import DTypeLike
 
 from ..compiler.scalar import Unsupported
 from ..jaxtools import linalg
@@ -306,7 +307,7 @@ class PairSlip(NamedTuple):
     before: FrictionInfo | None = None
 
     @classmethod
-    def none(cls, m: int, dtype: Any) -> PairSlip:
+    def none(cls, m: int, dtype: DTypeLike) -> PairSlip:
         """Returns the `PairSlip` of m contacts without friction: k = 0 tangents."""
         still = empty(dtype, m, 0)
         return cls((), still, empty(dtype, 0), still)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,13 +13,16 @@ from ..compiler.llvm.jit import MachineCode
 from ..compiler.llvm.lane_frames import FUNCTION_NAME
 from ..compiler.llvm.xla_ffi import lane_pool
 
+if TYPE_CHECKING:
+    from llvmlite import ir
+
 FAST = ("reassoc", "nsz", "contract", "arcp")  # sums in any order, but what is no number stays so
 
 
 class KernelWriter:
     """Writes an LLVM function: arithmetic, access to arrays, variables and loops."""
 
-    def __init__(self, real: Any) -> None:
+    def __init__(self, real: type) -> None:
         from llvmlite import ir
 
         self.ir = ir
@@ -36,74 +39,74 @@ class KernelWriter:
 
     # numbers
 
-    def number(self, value: float) -> Any:
+    def number(self, value: float) -> ir.Value:
         return self.ir.Constant(self.real, float(value))
 
-    def whole(self, value: int) -> Any:
+    def whole(self, value: int) -> ir.Value:
         return self.ir.Constant(self.long, value)
 
-    def add(self, *terms: Any) -> Any:
+    def add(self, *terms: ir.Value) -> ir.Value:
         total = terms[0]
         for x in terms[1:]:
             total = self.at.fadd(total, x, flags=FAST)
         return total
 
-    def sub(self, a: Any, b: Any) -> Any:
+    def sub(self, a: ir.Value, b: ir.Value) -> ir.Value:
         return self.at.fsub(a, b, flags=FAST)
 
-    def mul(self, a: Any, b: Any) -> Any:
+    def mul(self, a: ir.Value, b: ir.Value) -> ir.Value:
         return self.at.fmul(a, b, flags=FAST)
 
-    def div(self, a: Any, b: Any) -> Any:
+    def div(self, a: ir.Value, b: ir.Value) -> ir.Value:
         return self.at.fdiv(a, b, flags=FAST)
 
-    def less(self, a: Any, b: Any) -> Any:
+    def less(self, a: ir.Value, b: ir.Value) -> ir.Value:
         return self.at.fcmp_ordered("<", a, b)
 
-    def smaller(self, a: Any, b: Any) -> Any:
+    def smaller(self, a: ir.Value, b: ir.Value) -> ir.Value:
         return self.at.select(self.less(a, b), a, b)
 
-    def larger(self, a: Any, b: Any) -> Any:
+    def larger(self, a: ir.Value, b: ir.Value) -> ir.Value:
         return self.at.select(self.less(a, b), b, a)
 
-    def either(self, which: Any, yes: Any, no: Any) -> Any:
+    def either(self, which: ir.Value, yes: ir.Value, no: ir.Value) -> ir.Value:
         return self.at.select(which, yes, no)
 
-    def size(self, a: Any) -> Any:
+    def size(self, a: ir.Value) -> ir.Value:
         return self.call("fabs", a)
 
-    def sqrt(self, a: Any) -> Any:
+    def sqrt(self, a: ir.Value) -> ir.Value:
         return self.call("sqrt", a)
 
-    def call(self, name: str, a: Any) -> Any:
+    def call(self, name: str, a: ir.Value) -> ir.Value:
         function = self.module.declare_intrinsic(f"llvm.{name}", [self.real])
         return self.at.call(function, [a])
 
-    def real_of(self, k: Any) -> Any:
+    def real_of(self, k: ir.Value) -> ir.Value:
         return self.at.sitofp(k, self.real)
 
     # memory
 
-    def place(self, array: Any, k: Any, kind: Any) -> Any:
+    def place(self, array: ir.Value, k: ir.Value, kind: ir.Type) -> ir.Value:
         return self.at.gep(array, [k], inbounds=True, source_etype=kind)
 
-    def get(self, array: Any, k: Any) -> Any:
+    def get(self, array: ir.Value, k: ir.Value) -> ir.Value:
         return self.at.load(self.place(array, k, self.real), typ=self.real)
 
-    def put(self, array: Any, k: Any, value: Any) -> None:
+    def put(self, array: ir.Value, k: ir.Value, value: ir.Value) -> None:
         self.at.store(value, self.place(array, k, self.real))
 
-    def index(self, array: Any, k: Any) -> Any:
+    def index(self, array: ir.Value, k: ir.Value) -> ir.Value:
         return self.at.sext(self.at.load(self.place(array, k, self.int), typ=self.int), self.long)
 
-    def put_index(self, array: Any, k: Any, value: Any) -> None:
+    def put_index(self, array: ir.Value, k: ir.Value, value: ir.Value) -> None:
         self.at.store(self.at.trunc(value, self.int), self.place(array, k, self.int))
 
-    def entry(self, table: Any, k: int) -> Any:
+    def entry(self, table: ir.Value, k: int) -> ir.Value:
         """Loads the k-th pointer of a table of pointers."""
         return self.at.load(self.place(table, self.whole(k), self.pointer), typ=self.pointer)
 
-    def variable(self, value: Any) -> LoopVariable:
+    def variable(self, value: ir.Value) -> LoopVariable:
         with self.at.goto_entry_block():
             address = self.at.alloca(value.type)
         found = LoopVariable(self, address, value.type)
@@ -113,7 +116,7 @@ class KernelWriter:
     # control
 
     @contextmanager
-    def over(self, count: Any) -> Iterator[Any]:
+    def over(self, count: ir.Value) -> Iterator[ir.Value]:
         """Context whose body is a loop over 0 ... count - 1; yields the index."""
         k = self.variable(self.whole(0))
         with self.loop(lambda: self.at.icmp_signed("<", k.get(), count)):
@@ -121,7 +124,7 @@ class KernelWriter:
             k.set(self.at.add(k.get(), self.whole(1)))
 
     @contextmanager
-    def loop(self, continues: Callable[[], Any]) -> Iterator[None]:
+    def loop(self, continues: Callable[[], ir.Value]) -> Iterator[None]:
         """Context whose body is a loop that runs while ``continues()``."""
         head, body, end = (self.function.append_basic_block(name) for name in ("head", "body", "end"))
         self.at.branch(head)
@@ -136,16 +139,16 @@ class KernelWriter:
 class LoopVariable:
     """A mutable variable on the stack."""
 
-    def __init__(self, w: KernelWriter, address: Any, kind: Any) -> None:
+    def __init__(self, w: KernelWriter, address: ir.Value, kind: ir.Type) -> None:
         self.w, self.address, self.kind = w, address, kind
 
-    def get(self) -> Any:
+    def get(self) -> ir.Value:
         return self.w.at.load(self.address, typ=self.kind)
 
-    def set(self, value: Any) -> None:
+    def set(self, value: ir.Value) -> None:
         self.w.at.store(value, self.address)
 
-    def plus(self, value: Any) -> None:
+    def plus(self, value: ir.Value) -> None:
         self.set(self.w.add(self.get(), value))
 
 

@@ -16,12 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..compiler.llvm.jit import compile_module
 from .kernel_writer import KernelWriter, LoopVariable, call_lane, over_lanes
+
+if TYPE_CHECKING:
+    from llvmlite import ir
 
 POWER = 8  # steps of the power method for the largest eigenvalue
 SAFETY = 1.25  # by which it may be too small
@@ -36,7 +39,7 @@ class ContactLoops:
     Arguments of methods are LLVM values, which hold numbers when the code runs.
     """
 
-    def __init__(self, D: int, real: Any) -> None:
+    def __init__(self, D: int, real: type) -> None:
         self.w, self.D = KernelWriter(real), D
         w = self.w
         entries, results, _, work, self.contacts, self.bodies = self.w.function.args
@@ -58,10 +61,10 @@ class ContactLoops:
 
     # arrays of the solver, by contact
 
-    def get(self, name: str, k: Any) -> Any:
+    def get(self, name: str, k: ir.Value) -> ir.Value:
         return self.w.get(self.own[name], k)
 
-    def put(self, name: str, k: Any, value: Any) -> None:
+    def put(self, name: str, k: ir.Value, value: ir.Value) -> None:
         self.w.put(self.own[name], k, value)
 
     # the products
@@ -73,7 +76,7 @@ class ContactLoops:
             with w.over(w.at.add(self.bodies, w.whole(1))) as b:
                 w.put(v, b, w.number(0))
 
-    def push_bodies(self, k: Any, x: Any) -> None:
+    def push_bodies(self, k: ir.Value, x: ir.Value) -> None:
         """Emits code that adds H_k x to the velocities v of the bodies, for an impulse x of contact k."""
         w = self.w
         for end, name in enumerate(("i", "j")):
@@ -81,7 +84,7 @@ class ContactLoops:
             for v, h in zip(self.v, self.h[end], strict=True):
                 w.put(v, body, w.add(w.get(v, body), w.mul(x, w.get(h, k))))
 
-    def velocity(self, k: Any) -> Any:
+    def velocity(self, k: ir.Value) -> ir.Value:
         """Emits code that computes the gap velocity H_k' v of contact k."""
         w = self.w
         terms = []
@@ -101,7 +104,7 @@ class ContactLoops:
 
     # the parts
 
-    def select_contacts(self, cut: Any) -> None:
+    def select_contacts(self, cut: ir.Value) -> None:
         """Emits code that copies the contacts that may need an impulse to working memory, scaled to unit columns.
 
         These are contacts whose gap velocity without impulses is below ``cut``, or whose guessed impulse is positive.
@@ -160,7 +163,7 @@ class ContactLoops:
                 self.put("p", k, w.mul(self.get("p", k), shrink))
         self.largest.set(w.mul(w.number(SAFETY), w.larger(self.largest.get(), w.number(1))))
 
-    def add_measures(self, k: Any, x: Any, g: Any, of: dict[str, LoopVariable], step: Any) -> None:
+    def add_measures(self, k: ir.Value, x: ir.Value, g: ir.Value, of: dict[str, LoopVariable], step: ir.Value) -> None:
         """Emits code that adds contact k, with impulse x and gradient g, to the measures ``of``.
 
         They are the residual, relative to the tolerance, and the sizes of the free and the chopped gradient. ``step``:
@@ -181,7 +184,7 @@ class ContactLoops:
         with w.over(self.m.get()) as k:
             self.put("p", k, w.either(w.less(zero, self.get("x", k)), self.get("g", k), zero))
 
-    def projection_step(self, step: Any, free: bool) -> None:
+    def projection_step(self, step: ir.Value, free: bool) -> None:
         """Emits code for a projected gradient step of all contacts, or of those with x > 0 only (``free``).
 
         It also computes the new gradient and direction.
@@ -214,7 +217,7 @@ class ContactLoops:
         measure()
         limit = w.index(self.limit, w.whole(0))
 
-        def continues() -> Any:
+        def continues() -> ir.Value:
             known = w.at.fcmp_ordered(">=", w.add(of["free"].get(), of["chopped"].get()), w.number(-np.inf))
             unfinished = w.at.or_(w.less(one, of["residual"].get()), w.less(exact.get(), one))
             return w.at.and_(w.at.and_(unfinished, known), w.at.icmp_signed("<", self.count.get(), limit))
@@ -239,7 +242,7 @@ class ContactLoops:
                         exact.set(one)
 
     def conjugate(
-        self, step: Any, of: dict[str, LoopVariable], exact: LoopVariable, measure: Callable[[], None]
+        self, step: ir.Value, of: dict[str, LoopVariable], exact: LoopVariable, measure: Callable[[], None]
     ) -> None:
         """Emits code for a conjugate gradient step on the face, or for one to its boundary
         and a projected gradient step.
@@ -334,13 +337,13 @@ class ContactLoops:
 
 
 @cache
-def walk_text(D: int, real: Any) -> str:
+def walk_text(D: int, real: type) -> str:
     """LLVM IR of the solver of this module (MPRGP, a walk over the pairs) for bodies of D coordinates; ``real``:
     the floating dtype."""
     return ContactLoops(D, real).text()
 
 
-def solver(D: int, real: Any, bodies: int) -> Callable[[list[np.ndarray], list[np.ndarray]], None]:
+def solver(D: int, real: type, bodies: int) -> Callable[[list[np.ndarray], list[np.ndarray]], None]:
     """Compiled solver: a function of two lists of arrays, operands (i, j, hi, hj, offset, guess, tolerance,
     limit) of B lanes, and results.
 

@@ -90,7 +90,7 @@ def _round(
     pull = np.append(np.zeros(space - 1), -pull) if pull.ndim == 0 else pull
     acceleration = np.tile(np.append(pull, np.zeros(turns)), number)
 
-    def size(t: Any, args: Any) -> Array:
+    def size(t: ArrayLike, args: object) -> Array:
         dtype = jnp.result_type(t, float)
         constant = jnp.asarray(given, dtype)
         return constant if growth is None else constant + jnp.asarray(t, dtype) * jnp.asarray(rates, dtype)
@@ -99,11 +99,11 @@ def _round(
         # a sum over an axis of two or three numbers is a slow one of XLA
         return jnp.sqrt(sum((a[x] - b[x]) ** 2 for x in range(space))) - (r + s)
 
-    def total(t: Any, q: Array, v: Array, args: Any) -> Array:
+    def total(t: ArrayLike, q: Array, v: Array, args: object) -> Array:
         weight = jnp.asarray(weights * acceleration, q.dtype)
         return weight if force is None else weight + force(t, q, v, args)
 
-    def energy(t: Any, q: Array, v: Array, args: Any) -> Array:
+    def energy(t: ArrayLike, q: Array, v: Array, args: object) -> Array:
         mass = jnp.asarray(weights, q.dtype)
         return 0.5 * mass @ v**2 - (mass * acceleration.astype(q.dtype)) @ q
 
@@ -168,7 +168,7 @@ def _rubbing(space: int, turns: bool, walls: Sequence | None) -> dict[str, Any]:
         n = towards / jnp.sqrt(sum(towards[x] ** 2 for x in range(space)))
         return speed(n, va[:space] - vb[:space], r * va[space:] + s * vb[space:])
 
-    def obstacle_slip(t: Any, x: Array, v: Array, r: Array) -> Array:
+    def obstacle_slip(t: ArrayLike, x: Array, v: Array, r: Array) -> Array:
         return jnp.stack([speed(jnp.asarray(n, x.dtype), v[:space], r * v[space:]) for n in _outwards(walls, space)])
 
     return {"slip": slip, "obstacle_slip": obstacle_slip if _outwards(walls, space) else None}
@@ -226,7 +226,7 @@ def _sides(walls: Sequence | None, space: int) -> Callable[..., Array] | None:
     ends = [(None, None) if pair is None else tuple(map(known, pair)) for pair in walls]
     at = lambda side, t: side(t) if callable(side) else side
 
-    def gaps(t: Any, x: Array, r: Array) -> Array:
+    def gaps(t: ArrayLike, x: Array, r: Array) -> Array:
         found = []
         for a, (low, high) in enumerate(ends):
             found += [x[a] - r - at(low, t)] if low is not None else []

@@ -48,22 +48,22 @@ class SomePairs(SomeGaps):
         super().__init__(of.near, of.rows)
         self.of = of
 
-    def __call__(self, t: ArrayLike, q: Array, args: Any) -> Array:
+    def __call__(self, t: ArrayLike, q: Array, args: object) -> Array:
         return self._local(t, q, args, False)[0]
 
-    def jacobian(self, t: ArrayLike, q: Array, args: Any, rows: Array | None = None) -> tuple[Array, Array]:
+    def jacobian(self, t: ArrayLike, q: Array, args: object, rows: Array | None = None) -> tuple[Array, Array]:
         """Returns the gaps (k,) and their Jacobian (k, d)."""
         gaps, (gi, gj) = self._local(t, q, args, True)
         return gaps, self.of.spread(gi, gj)
 
-    def _local(self, t: ArrayLike, q: Array, args: Any, slopes: bool) -> Any:
+    def _local(self, t: ArrayLike, q: Array, args: object, slopes: bool) -> Any:
         """Returns the gaps (k,) and, if ``slopes``, their gradients (k, D) by the coordinates of body i and of body j;
         else None for these."""
         bodies, t = self.of.near.bodies, jnp.asarray(t, q.dtype)
         of = self.of
         own, each = bodies._own(t, args), q.reshape(bodies.number, -1)
 
-        def gap(a: Array, b: Array, own_a: Any, own_b: Any, pair: Array, present: Array, number: Array) -> Array:
+        def gap(a: Array, b: Array, own_a: object, own_b: object, pair: Array, present: Array, number: Array) -> Array:
             found = bodies.pair_gap(a, b, own_a, own_b).astype(q.dtype)
             if bodies.obstacles is not None:
                 found = jnp.where(pair, found, bodies.obstacles(t, a, own_a)[number].astype(q.dtype))
@@ -81,16 +81,16 @@ class SlipOfPairs(SomeSlips):
     def __init__(self, of: ContactsOfList) -> None:
         self.of = of
 
-    def __call__(self, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:
+    def __call__(self, t: ArrayLike, q: Array, v: Array, args: object) -> Array:
         slip, known, each = self._local(t, q, v, args)
         return jax.vmap(slip)(*each, *known)
 
-    def tangents(self, t: ArrayLike, q: Array, args: Any) -> Array:
+    def tangents(self, t: ArrayLike, q: Array, args: object) -> Array:
         """Returns the gradients (k, n, d) of the slip velocities by v."""
         slip, known, each = self._local(t, q, jnp.zeros_like(q), args)
         return self.of.spread(*jax.vmap(jax.jacfwd(slip, argnums=(0, 1)))(*each, *known))
 
-    def _local(self, t: ArrayLike, q: Array, v: Array, args: Any) -> tuple:
+    def _local(self, t: ArrayLike, q: Array, v: Array, args: object) -> tuple:
         """Returns the slip of one contact as a function of both bodies' velocities and of what is known of it, that for
         all, and the velocities."""
         bodies, t = self.of.near.bodies, jnp.asarray(t, q.dtype)
@@ -98,7 +98,7 @@ class SlipOfPairs(SomeSlips):
         own = bodies._own(t, args)
         places, speeds = (x.reshape(bodies.number, -1) for x in (q, v))
 
-        def slip(va: Array, vb: Array, a: Array, b: Array, own_a: Any, own_b: Any, *kind: Array) -> Array:
+        def slip(va: Array, vb: Array, a: Array, b: Array, own_a: object, own_b: object, *kind: Array) -> Array:
             pair, present, number = kind
             found = bodies.pair_slip(a, b, va, vb, own_a, own_b).astype(q.dtype)
             if bodies.obstacle_slip is not None:

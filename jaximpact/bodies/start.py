@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.typing import ArrayLike
 
 from .neighbours import Neighbours
 
@@ -33,7 +34,7 @@ class StartFacts(NamedTuple):
     period: Array
 
     @classmethod
-    def of(cls, near: Any, t: Any, q: Array, args: Any) -> StartFacts:
+    def of(cls, near: Any, t: ArrayLike, q: Array, args: object) -> StartFacts:
         """Computes the facts at (t, q) for the bodies whose constraints are ``near``, a `NearBodies`."""
         bodies = near.bodies
         own, each = bodies._own(t, args), q.reshape(bodies.number, -1)
@@ -100,7 +101,7 @@ class StartFacts(NamedTuple):
             )
 
 
-def at_reach(bodies: Any, t: Any, q: Array, args: Any) -> Array:
+def at_reach(bodies: Any, t: ArrayLike, q: Array, args: object) -> Array:
     """Gap (N,) of each body to a copy of it shifted by the reach along a coordinate axis, minimised over the axes."""
     own, each, every = bodies._own(t, args), q.reshape(bodies.number, -1), jnp.arange(bodies.number)
     alike, _ = bodies._given(own, every, every)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.typing import ArrayLike
+from jax.typing import ArrayLike, DTypeLike
 
 from ..jaxtools.argument_checks import MAX_COUNT, check_memory, check_whole, is_number
 from ..jaxtools.shapes import as_array, as_array_tree, shape_of_result
@@ -23,6 +23,10 @@ from .listing import Listing
 from .neighbours import Neighbours, search
 from .some_pairs import ContactsOfList, SlipOfPairs, SomePairs
 from .start import StartFacts
+
+if TYPE_CHECKING:
+    from ..mechanics.problem import Problem
+    from ..mechanics.scheme import Scheme
 
 FEW = 8  # bodies up to which all pairs are constraints
 SKIN = 0.2  # of the reach
@@ -120,12 +124,12 @@ class Bodies(OfBodies):
 
     # all pairs
 
-    def __call__(self, t: ArrayLike, q: Array, args: Any) -> Array:
+    def __call__(self, t: ArrayLike, q: Array, args: object) -> Array:
         """Gaps of all pairs i < j, row by row, and of all bodies to their obstacles, (m,)."""
         i, j = np.triu_indices(self.number, 1)
         return self._gaps(t, q, args, jnp.asarray(i, jnp.int32), jnp.asarray(j, jnp.int32))
 
-    def sample(self, t: ArrayLike, q: Array, args: Any) -> Array:
+    def sample(self, t: ArrayLike, q: Array, args: object) -> Array:
         """Gap of the first two bodies, which stands for those of all pairs (too many to trace),
         and gaps of all bodies to their obstacles."""
         return self._gaps(t, q, args, jnp.zeros(1, jnp.int32), jnp.full(1, min(1, self.number - 1), jnp.int32))
@@ -148,7 +152,7 @@ class Bodies(OfBodies):
             raise ValueError(f"Bodies(box=...) has {len(self.box)} lengths, positions have {space} coordinates")
         return D
 
-    def check(self, problem: Any, scheme: Any, e: Any, q: Array, args: Any, shape_of: Callable) -> None:
+    def check(self, problem: Problem, scheme: Scheme, e: Any, q: Array, args: object, shape_of: Callable) -> None:
         check_bodies(self, problem, scheme, e, q, args, shape_of)
         if not self.listed:
             super().check(problem, scheme, e, q, args, shape_of)
@@ -156,7 +160,7 @@ class Bodies(OfBodies):
     def check_mass(self, shape: tuple[int, ...], d: int) -> None:
         check_blocks(self, shape, d)
 
-    def obstacle_count(self, t: Any, q: Array, args: Any) -> int:
+    def obstacle_count(self, t: ArrayLike, q: Array, args: object) -> int:
         """Number of gaps between all bodies and their obstacles, N times o."""
         if self.obstacles is None:
             return 0
@@ -164,7 +168,7 @@ class Bodies(OfBodies):
         own = args if self.each is None else of_one(shape_of_result(as_array_tree, self.each, time, args))
         return self.number * shape_of_result(as_array, self.obstacles, time, one, own).size
 
-    def count(self, t: Any, q: Array, args: Any) -> int:
+    def count(self, t: ArrayLike, q: Array, args: object) -> int:
         """Number m of contacts: with lists, pair slots of the neighbour list, and contacts with obstacles."""
         if not self.listed:
             return super().count(t, q, args)
@@ -175,25 +179,25 @@ class Bodies(OfBodies):
         D = self.dimension(q)
         return q.reshape(self.number, D)[:, : D if self.space is None else self.space]
 
-    def _gaps(self, t: ArrayLike, q: Array, args: Any, i: Array, j: Array) -> Array:
+    def _gaps(self, t: ArrayLike, q: Array, args: object, i: Array, j: Array) -> Array:
         t = jnp.asarray(t, q.dtype)
         own = self._own(t, args)
         bodies = q.reshape(self.number, self.dimension(q))
         of_pairs = jax.vmap(self.pair_gap)(bodies[i], bodies[j], *self._given(own, i, j)).astype(q.dtype)
         return jnp.concatenate([of_pairs, self._walls(t, bodies, own).ravel()])
 
-    def _own(self, t: ArrayLike, args: Any) -> Any:
+    def _own(self, t: ArrayLike, args: object) -> Any:
         """Parameters a_i of all bodies: what ``each(t, args)`` returns, or ``args`` for every body."""
         return args if self.each is None else self.each(t, args)
 
-    def _given(self, own: Any, i: Array, j: Array) -> tuple[Any, Any]:
+    def _given(self, own: object, i: Array, j: Array) -> tuple[Any, Any]:
         if self.each is None:
             spread = lambda k: jax.tree.map(lambda x: jnp.broadcast_to(x, (*k.shape, *jnp.shape(x))), own)
             return spread(i), spread(j)
         taken = lambda k: jax.tree.map(lambda x: jnp.asarray(x)[k], own)
         return taken(i), taken(j)
 
-    def pair_gap(self, a: Array, b: Array, own_a: Any, own_b: Any) -> Array:
+    def pair_gap(self, a: Array, b: Array, own_a: object, own_b: object) -> Array:
         """Gap between body a and the nearest periodic image of body b."""
         return self.gap(a, self._image(a, b), own_a, own_b)
 
@@ -212,13 +216,13 @@ class Bodies(OfBodies):
         """Slip velocities of all contacts as a function (t, q, v, args) -> (m, k); None without friction."""
         return None if self.slip is None else SlipOfBodies(self)
 
-    def slip_at(self, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:
+    def slip_at(self, t: ArrayLike, q: Array, v: Array, args: object) -> Array:
         """Slip velocities (m, k) of all pairs and of all bodies against their obstacles."""
         i, j = np.triu_indices(self.number, 1)
         of_pairs, of_walls = self.slips_of(t, q, v, args, jnp.asarray(i, jnp.int32), jnp.asarray(j, jnp.int32))
         return jnp.concatenate([of_pairs, of_walls.reshape(-1, of_pairs.shape[1])])
 
-    def slips_of(self, t: ArrayLike, q: Array, v: Array, args: Any, i: Array, j: Array) -> tuple[Array, Array]:
+    def slips_of(self, t: ArrayLike, q: Array, v: Array, args: object, i: Array, j: Array) -> tuple[Array, Array]:
         """Slip velocities (p, k) of bodies ``i`` against bodies ``j`` (p,),
         and (N, o, k) of all bodies against their obstacles."""
         t, n, D = jnp.asarray(t, q.dtype), self.number, self.dimension(q)
@@ -231,16 +235,16 @@ class Bodies(OfBodies):
         of_walls = jax.vmap(self.wall_slip, in_axes=axes)(t, places, speeds, own)
         return of_pairs, of_walls.astype(q.dtype)
 
-    def pair_slip(self, a: Array, b: Array, va: Array, vb: Array, own_a: Any, own_b: Any) -> Array:
+    def pair_slip(self, a: Array, b: Array, va: Array, vb: Array, own_a: object, own_b: object) -> Array:
         """Slip velocity (k,) of body a against the nearest periodic image of body b."""
         return jnp.atleast_1d(cast(Callable, self.slip)(a, self._image(a, b), va, vb, own_a, own_b))
 
-    def wall_slip(self, t: Array, x: Array, v: Array, own: Any) -> Array:
+    def wall_slip(self, t: Array, x: Array, v: Array, own: object) -> Array:
         """Slip velocities (o, k) of a body against its obstacles."""
         found = cast(Callable, self.obstacle_slip)(t, x, v, own)
         return found[:, None] if found.ndim == 1 else found
 
-    def _walls(self, t: ArrayLike, bodies: Array, own: Any) -> Array:
+    def _walls(self, t: ArrayLike, bodies: Array, own: object) -> Array:
         """Gaps (N, o) of all bodies to their obstacles; ``bodies`` (N, D): coordinates, ``own``:
         parameters of all bodies."""
         if self.obstacles is None:
@@ -262,12 +266,12 @@ class Bodies(OfBodies):
         members = MEMBERS[space] if self.members is None else self.members
         return max(1, min(pairs, every)), min(members, self.number)
 
-    def extent(self, t: ArrayLike, args: Any, dtype: Any) -> tuple[Array, Array]:
+    def extent(self, t: ArrayLike, args: object, dtype: DTypeLike) -> tuple[Array, Array]:
         """Evaluates the ``reach`` and the ``skin`` of these bodies at time t, each ()."""
         reach = jnp.asarray(self.reach(t, args) if callable(self.reach) else self.reach, dtype)
         return reach, SKIN * reach if self.skin is None else jnp.asarray(self.skin, dtype)
 
-    def neighbours(self, t: ArrayLike, q: Array, args: Any) -> Neighbours | None:
+    def neighbours(self, t: ArrayLike, q: Array, args: object) -> Neighbours | None:
         """Neighbour list at (t, q); None without lists."""
         if not self.listed:
             return None
@@ -277,10 +281,10 @@ class Bodies(OfBodies):
         """Neighbour list of the pairs at ``points`` (N, S) that are nearer than reach + skin."""
         return search(points, reach, skin, self.box, *self.slots(points.shape[1]), self.search)
 
-    def curves(self, t: ArrayLike, q: Array, args: Any) -> bool:
+    def curves(self, t: ArrayLike, q: Array, args: object) -> bool:
         return not self.listed and super().curves(t, q, args)
 
-    def stepped(self, scheme: Any) -> Any:
+    def stepped(self, scheme: Scheme) -> Any:
         return Listing(scheme) if self.listed else scheme
 
     def pairs_of(self, state: Any) -> Array | None:
@@ -339,10 +343,10 @@ class SlipOfBodies:
 
     bodies: Bodies | NearBodies
 
-    def __call__(self, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:
+    def __call__(self, t: ArrayLike, q: Array, v: Array, args: object) -> Array:
         return self.bodies.slip_at(t, q, v, args)
 
-    def sample(self, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:
+    def sample(self, t: ArrayLike, q: Array, v: Array, args: object) -> Array:
         """Slip velocity of the first two bodies, which stands for those of all pairs, and slip velocities of all bodies
         against their obstacles."""
         bodies: Any = self.bodies
@@ -361,7 +365,7 @@ class NearBodies(OfBodies):
 
     local = True
 
-    def __call__(self, t: ArrayLike, q: Array, args: Any) -> Array:
+    def __call__(self, t: ArrayLike, q: Array, args: object) -> Array:
         present, i, j = self._slots()
         gaps = self.bodies._gaps(t, q, args, i, j)
         return jnp.concatenate([jnp.where(present, gaps[: len(i)], 1), gaps[len(i) :]])
@@ -371,7 +375,7 @@ class NearBodies(OfBodies):
         """Slip velocities of all contacts as a function (t, q, v, args) -> (m, k); None without friction."""
         return None if self.bodies.slip is None else SlipOfBodies(self)
 
-    def slip_at(self, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:
+    def slip_at(self, t: ArrayLike, q: Array, v: Array, args: object) -> Array:
         """Slip velocities (m, k) of all contacts, zero in empty slots."""
         present, i, j = self._slots()
         of_pairs, of_walls = self.bodies.slips_of(t, q, v, args, i, j)
@@ -382,16 +386,16 @@ class NearBodies(OfBodies):
         of = ContactsOfList(self, rows, number)
         return {"constraints": SomePairs(of), "slip": None if self.bodies.slip is None else SlipOfPairs(of)}
 
-    def curves(self, t: ArrayLike, q: Array, args: Any) -> bool:
+    def curves(self, t: ArrayLike, q: Array, args: object) -> bool:
         return False
 
-    def is_steady(self, t: Array, q: Array, args: Any) -> bool:
+    def is_steady(self, t: Array, q: Array, args: object) -> bool:
         return False
 
-    def by_entry(self, metric: Metric, t: ArrayLike, q: Array, args: Any) -> Callable:
+    def by_entry(self, metric: Metric, t: ArrayLike, q: Array, args: object) -> Callable:
         return self.linearised(metric, t, q, args).by_entry
 
-    def closing(self, t: Array, q: Array, shift: Array, args: Any) -> Array:
+    def closing(self, t: Array, q: Array, shift: Array, args: object) -> Array:
         return ~(self(t, q + shift, args) >= 0)
 
     def most(self, number: int) -> int:
@@ -413,11 +417,11 @@ class NearBodies(OfBodies):
         pairs = jnp.stack([self.list.i, self.list.j], axis=1)
         return jnp.concatenate([pairs, jnp.stack([walls // k, -1 - walls % k], axis=1)])
 
-    def facts(self, t: Any, q: Array, args: Any) -> StartFacts:
+    def facts(self, t: ArrayLike, q: Array, args: object) -> StartFacts:
         """`StartFacts` of these constraints at (t, q), to be checked at the start of a motion."""
         return StartFacts.of(self, t, q, args)
 
-    def linearised(self, metric: Metric, t: ArrayLike, q: Array, args: Any) -> Any:
+    def linearised(self, metric: Metric, t: ArrayLike, q: Array, args: object) -> Any:
         bodies, n = self.bodies, self.bodies.number
         D, t = bodies.dimension(q), jnp.asarray(t, q.dtype)
         own, each = bodies._own(t, args), q.reshape(n, D)
@@ -448,7 +452,7 @@ class NearBodies(OfBodies):
 
     at_instant = linearised
 
-    def rubbed(self, metric: Metric, t: ArrayLike, q: Array, args: Any) -> PairSlip:
+    def rubbed(self, metric: Metric, t: ArrayLike, q: Array, args: object) -> PairSlip:
         """The gradients of the slip velocities of the contacts at (t, q), with coefficients zero."""
         bodies, n = self.bodies, self.bodies.number
         D, t = bodies.dimension(q), jnp.asarray(t, q.dtype)

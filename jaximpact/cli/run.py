@@ -155,7 +155,7 @@ def _step(options: argparse.Namespace, scheme: Scheme, t1: float) -> float:
     return t1 / (ROWS if options.ensemble is None else ENSEMBLE_ROWS)
 
 
-def chooses_steps(scheme: Any) -> bool:
+def chooses_steps(scheme: Scheme) -> bool:
     """Whether a scheme chooses its own steps; False for what is no scheme, which `solve` refuses later."""
     return isinstance(scheme, Scheme) and scheme.traits.by_tolerance
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import compress
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 from jax.extend.core import Primitive
 from jax.sharding import AbstractMesh, PartitionSpec
 
@@ -42,12 +41,12 @@ def vary_alike(operands: Sequence) -> list:
     """Marks all operands as varying over the axes of devices over which any of them does, within `jax.shard_map`;
     gradients then sum over devices."""
     varying = [jax.typeof(x).mat.varying for x in operands]
-    every = frozenset[Any]().union(*varying)
+    every = frozenset[str]().union(*varying)
     return [lax.pcast(x, tuple(every - own), to="varying") for x, own in zip(operands, varying, strict=True)]
 
 
 def add_lanes(
-    primitive: Primitive, operands: Sequence, dims: Sequence, *, function: Any, axes: tuple, count: int | None
+    primitive: Primitive, operands: Sequence, dims: Sequence, *, function: Callable, axes: tuple, count: int | None
 ) -> tuple[list, list]:
     """Batching rule of a primitive: a first batch axis becomes the lane axis, another one makes more lanes."""
     size = next(x.shape[d] for x, d in zip(operands, dims, strict=True) if d is not None)
@@ -57,7 +56,7 @@ def add_lanes(
         found = primitive.bind(*operands, function=function, axes=axes, count=size)
         return found, [0] * len(found)
 
-    def join_axes(x: Any, d: int | None, a: int | None) -> Any:
+    def join_axes(x: Array, d: int | None, a: int | None) -> Array:
         """An operand x with its batch axis d merged into its lane axis a; where it lacks one of the two,
         it is repeated along that axis."""
         if d is None and a is None:
@@ -72,7 +71,7 @@ def add_lanes(
     return [x.reshape(size, count, *x.shape[1:]) for x in found], [0] * len(found)
 
 
-def is_real(x: Any) -> bool:
+def is_real(x: Array) -> bool:
     """Whether an array holds floats, which have derivatives."""
     return jnp.issubdtype(x.dtype, jnp.floating)
 

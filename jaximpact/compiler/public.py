@@ -10,15 +10,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
 from itertools import compress
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 
 from ..jaxtools.argument_checks import is_traced
 from ..jaxtools.dead_code import without_dead_code
+from ..jaxtools.jaxpr_types import OpenJaxpr
 from ..jaxtools.trace_context import setting
 from .lane_axes import NO_MESH, add_lanes, is_real, of_lanes, of_one_lane, used_by_moved, vary_alike
 from .llvm.xla_ffi import lane_target
@@ -28,7 +29,7 @@ lanes_p = Primitive("lanes")
 lanes_p.multiple_results = True
 
 
-def vectorised(function: Callable, in_axes: Any = 0) -> Callable:
+def vectorised(function: Callable, in_axes: int | Sequence | None = 0) -> Callable:
     """Returns a function like ``jax.vmap(function, in_axes)``, which computes all lanes by
     machine code of this processor.
 
@@ -53,10 +54,10 @@ def vectorised(function: Callable, in_axes: Any = 0) -> Callable:
     name = getattr(function, "__name__", repr(function))
 
     @wraps(function)
-    def one(*operands: Any, **keywords: Any) -> Any:
+    def one(*operands: object, **keywords: object) -> object:
         leaves, structure = jax.tree.flatten((operands, keywords))
 
-        def flat(*leaves: Any) -> Any:
+        def flat(*leaves: Array) -> object:
             operands, keywords = jax.tree.unflatten(structure, leaves)
             return function(*operands, **keywords)
 
@@ -79,11 +80,11 @@ class _Value:
     """A traced function; its operands are those values that it closes over that are None among ``constants``,
     then its own."""
 
-    jaxpr: Any
+    jaxpr: OpenJaxpr
     constants: Sequence
     name: str
 
-    def __call__(self, *operands: Any) -> list:
+    def __call__(self, *operands: Array) -> list:
         numbers = iter(operands)
         constants = [next(numbers) if x is None else x for x in self.constants]
         return jax.core.eval_jaxpr(self.jaxpr, constants, *numbers)
@@ -97,7 +98,7 @@ class _Value:
 class _Derivative:
     """Base of derivatives of the results in the mask ``used`` by the operands in the mask ``moved``."""
 
-    function: Any
+    function: _Value | _Tangent | _Cotangent
     moved: tuple[bool, ...]
     used: tuple[bool, ...]
 
@@ -109,7 +110,7 @@ class _Derivative:
 class _Tangent(_Derivative):
     """Maps the operands and the tangents of the moved ones to the tangents of the used results."""
 
-    def __call__(self, *operands: Any) -> list:
+    def __call__(self, *operands: Array) -> list:
         count = len(self.moved)
         of, some = used_by_moved(self.function, operands[:count], self.moved, self.used)
         return jax.jvp(of, (some,), (list(operands[count:]),))[1]
@@ -121,7 +122,7 @@ class _Tangent(_Derivative):
 class _Cotangent(_Derivative):
     """Maps the operands and the cotangents of the used results to the cotangents of the moved operands."""
 
-    def __call__(self, *operands: Any) -> list:
+    def __call__(self, *operands: Array) -> list:
         count = len(self.moved)
         of, some = used_by_moved(self.function, operands[:count], self.moved, self.used)
         closed = without_dead_code(jax.make_jaxpr(of)(some))
@@ -131,6 +132,7 @@ class _Cotangent(_Derivative):
         return list(compress(members[: len(self.moved)], self.moved))
 
 
+_OfLane = _Value | _Tangent | _Cotangent
 _of_lane = jax.jit(lambda *operands, function: function(*operands), static_argnames="function")
 _bound = jax.jit(
     lambda *operands, **params: lanes_p.bind(*operands, **params), static_argnames=("function", "axes", "count")
@@ -138,7 +140,7 @@ _bound = jax.jit(
 
 
 @lanes_p.def_impl
-def _evaluate(*operands: Any, function: Any, axes: tuple, count: int | None) -> list:
+def _evaluate(*operands: Array, function: _OfLane, axes: tuple, count: int | None) -> list:
     """Results on given arrays; operation by operation where jax is told not to compile (`jax.disable_jit`)."""
     if not setting("jax_disable_jit"):
         return _bound(*operands, function=function, axes=axes, count=count)
@@ -146,11 +148,11 @@ def _evaluate(*operands: Any, function: Any, axes: tuple, count: int | None) -> 
 
 
 @lanes_p.def_abstract_eval
-def _abstract(*operands: Any, function: Any, axes: tuple, count: int | None) -> list:
+def _abstract(*operands: Array, function: _OfLane, axes: tuple, count: int | None) -> list:
     return of_lanes(function.shapes(of_one_lane(operands, axes)), count, operands)
 
 
-def _jvp(primals: Sequence, tangents: Sequence, *, function: Any, axes: tuple, count: int | None) -> tuple:
+def _jvp(primals: Sequence, tangents: Sequence, *, function: _OfLane, axes: tuple, count: int | None) -> tuple:
     values = lanes_p.bind(*primals, function=function, axes=axes, count=count)
     moved = tuple(type(t) is not ad.Zero and is_real(x) for x, t in zip(primals, tangents, strict=True))
     used = tuple(map(is_real, values))
@@ -162,7 +164,7 @@ def _jvp(primals: Sequence, tangents: Sequence, *, function: Any, axes: tuple, c
     ]
 
 
-def _transpose(cotangents: Sequence, *operands: Any, function: Any, axes: tuple, count: int | None) -> list:
+def _transpose(cotangents: Sequence, *operands: Array, function: _OfLane, axes: tuple, count: int | None) -> list:
     linear = [ad.is_undefined_primal(x) for x in operands]
     avals, of_linear = [x.aval for x in compress(operands, linear)], list(compress(axes, linear))
     stays = [type(ct) is not ad.Zero for ct in cotangents]
@@ -186,7 +188,9 @@ def _transpose(cotangents: Sequence, *operands: Any, function: Any, axes: tuple,
     return [next(totals) if lin else None for lin in linear]
 
 
-def _natively(ctx: Any, *operands: Any, function: Any, axes: tuple, count: int | None) -> Any:
+def _natively(
+    ctx: mlir.LoweringRuleContext, *operands: Array, function: _OfLane, axes: tuple, count: int | None
+) -> Sequence:
     """Lowering for CPUs: a call of machine code."""
     shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in ctx.avals_out]
     call: Callable = lambda *_: [jnp.zeros(x.shape, x.dtype) for x in shapes]
@@ -201,11 +205,11 @@ def _natively(ctx: Any, *operands: Any, function: Any, axes: tuple, count: int |
     return mlir.lower_fun(call, multiple_results=True)(ctx, *operands)
 
 
-def _elsewhere(ctx: Any, *operands: Any, function: Any, **_: Any) -> Any:
+def _elsewhere(ctx: mlir.LoweringRuleContext, *operands: Array, function: _OfLane, **_: object) -> Sequence:
     raise _refused(function, "another device than a CPU")
 
 
-def _refused(function: Any, reason: Any) -> Unsupported:
+def _refused(function: _OfLane, reason: object) -> Unsupported:
     return Unsupported(
         f"{function.name} has no machine code, because of {reason}: call jax.vmap in place of vectorised, or write it "
         "with other operations"

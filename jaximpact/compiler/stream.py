@@ -10,21 +10,25 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, partial_eval
 
 from ..jaxtools.dead_code import live_carry
 from ..jaxtools.jaxpr_tools import reader, varying_outputs
+from ..jaxtools.jaxpr_types import Equation, OpenJaxpr
+
+T = TypeVar("T")
 
 stream_p = Primitive("stream")
 stream_p.multiple_results = True
 
 
-def stream(body: Callable, carry: Any, given: Any, by_row: bool = False, backwards: bool = False) -> tuple[Any, Any]:
+def stream(body: Callable, carry: T, given: object, by_row: bool = False, backwards: bool = False) -> tuple[T, Any]:
     """Runs the loop ``carry, row = body(carry, given)``; returns the last carry,
     and a row that stands for the rows of all iterations.
 
@@ -42,11 +46,11 @@ def stream(body: Callable, carry: Any, given: Any, by_row: bool = False, backwar
 
 
 @stream_p.def_effectful_abstract_eval
-def _(*_: Any, jaxpr: Any, **__: Any) -> tuple:
+def _(*_: object, jaxpr: OpenJaxpr, **__: object) -> tuple:
     return [v.aval for v in jaxpr.outvars], jaxpr.effects
 
 
-def yields_rows(jaxpr: Any) -> list[bool]:
+def yields_rows(jaxpr: OpenJaxpr) -> list[bool]:
     """Mask of the outputs of a jaxpr that are rows of a stream, and get an axis of rows where it runs."""
     flags = dict.fromkeys([*jaxpr.constvars, *jaxpr.invars], False)
     read = reader(flags, lambda v: False)
@@ -64,7 +68,7 @@ def yields_rows(jaxpr: Any) -> list[bool]:
 # differentiation and batching: a stream whose body is differentiated or batched
 
 
-def _varying_parts(jaxpr: Any, carried: int, flags: Sequence[bool]) -> tuple[int, list, list[bool], list[bool]]:
+def _varying_parts(jaxpr: OpenJaxpr, carried: int, flags: Sequence[bool]) -> tuple[int, list, list[bool], list[bool]]:
     """Finds which parts of a stream vary, that is have a tangent (in its JVP rule) or are
     batched (in its batching rule).
 
@@ -83,7 +87,9 @@ def _varying_parts(jaxpr: Any, carried: int, flags: Sequence[bool]) -> tuple[int
         carry = new
 
 
-def _stream_jvp(primals: Sequence, tangents: Sequence, *, jaxpr: Any, carried: int, **kind: bool) -> tuple[list, list]:
+def _stream_jvp(
+    primals: Sequence, tangents: Sequence, *, jaxpr: OpenJaxpr, carried: int, **kind: bool
+) -> tuple[list, list]:
     """JVP rule: binds a stream whose carry includes the nonzero tangents;
     it yields a row of tangents for every row of floats."""
     fixed, given, moved, _ = _varying_parts(jaxpr, carried, [type(t) is not ad.Zero for t in tangents])
@@ -115,7 +121,7 @@ def _stream_jvp(primals: Sequence, tangents: Sequence, *, jaxpr: Any, carried: i
 
 
 def _stream_batching(
-    operands: Sequence, axes: Sequence, *, jaxpr: Any, carried: int, **kind: bool
+    operands: Sequence, axes: Sequence, *, jaxpr: OpenJaxpr, carried: int, **kind: bool
 ) -> tuple[list, list]:
     """Batching rule: binds a stream whose body is vmapped; values that are equal in all lanes stay unbatched."""
     batch = next(x.shape[a] for x, a in zip(operands, axes, strict=True) if a is not None)
@@ -125,7 +131,7 @@ def _stream_batching(
     results = [0 if m else None for m in out]
 
     def body(state: list, turn: list) -> tuple[list, list]:
-        def of(*full: Any) -> list:
+        def of(*full: Array) -> list:
             return jaxpr_as_fun(ClosedJaxpr(jaxpr, full[:fixed]))(*full[fixed:], *turn)
 
         found = jax.vmap(of, in_axes=lead, out_axes=results, axis_size=batch)(*operands[:fixed], *state)
@@ -135,7 +141,7 @@ def _stream_batching(
     return [*last, *rows], results
 
 
-def _stream_dead_code(used: Any, *rest: Any) -> tuple[list[bool], Any]:
+def _stream_dead_code(used: Sequence[bool], *rest: Any) -> tuple[list[bool], Equation | None]:
     """Rule for dead code: drops rows that are not used, and carried values on which nothing depends;
     constants and sequences stay."""
     (*_, eqn), used, p = rest, list(used), rest[-1].params

@@ -11,13 +11,15 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from threading import Lock
 from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import jax
 from jax.experimental.serialize_executable import deserialize_and_load, serialize
+from jax.extend.core import ClosedJaxpr
+from jax.stages import Compiled, Lowered
 
 from ..jaxtools.argument_checks import is_traced
 from ..jaxtools.jaxpr_tools import closed_over_values
@@ -39,7 +41,7 @@ class _Slot:
 
     def __init__(self) -> None:
         self.lock = Lock()
-        self.program: Any = None
+        self.program: Compiled | None = None
 
 
 class PersistentJit:
@@ -51,10 +53,10 @@ class PersistentJit:
         self.trace, self.options, self.lock = self.jitted.trace, options, Lock()
         # slots by jaxpr, as long as jax keeps it, and by the types and static arguments of a call, known before it is
         # traced
-        self.slots: WeakKeyDictionary[Any, _Slot] = WeakKeyDictionary()
-        self.called: WeakValueDictionary[Any, _Slot] = WeakValueDictionary()
+        self.slots: WeakKeyDictionary[ClosedJaxpr, _Slot] = WeakKeyDictionary()
+        self.called: WeakValueDictionary[Hashable, _Slot] = WeakValueDictionary()
 
-    def __call__(self, *operands: Any, **static: Any) -> Any:
+    def __call__(self, *operands: object, **static: object) -> Any:
         if not is_cacheable():
             return self.jitted(*operands, **static)
         leaves, structure = jax.tree.flatten(operands)
@@ -85,7 +87,7 @@ def is_cacheable() -> bool:
     )
 
 
-def load_program(lowered: Any, options: Any) -> Any:
+def load_program(lowered: Lowered, options: dict[str, Any] | None) -> Compiled:
     """Returns the executable of a lowered function, from the cache if it is there, else compiled now and stored;
     ``options``: XLA's options."""
     global compilations
@@ -106,7 +108,7 @@ def load_program(lowered: Any, options: Any) -> Any:
     return program
 
 
-def _key(text: str, options: Any) -> str | None:
+def _key(text: str, options: dict[str, Any] | None) -> str | None:
     """Cache key of a program: hash of its text, versions, settings and the processor;
     None if the processor is unknown."""
     try:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from ..mechanics.problem import Problem
 from .formulas import evaluate, parse
@@ -120,13 +121,13 @@ class Case:
             zero = jnp.zeros_like(like[0])
             return jnp.stack([evaluate(formula, names, jnp) + zero for formula in formulas])
 
-        def forces(t: Any, q: Any, v: Any, args: Any) -> Any:
+        def forces(t: ArrayLike, q: Any, v: Any, args: dict[str, ArrayLike]) -> Any:
             return vector(force, q, {"t": t, "q": q, "v": v, **args})
 
-        def constraints(t: Any, q: Any, args: Any) -> Any:
+        def constraints(t: ArrayLike, q: Any, args: dict[str, ArrayLike]) -> Any:
             return vector(gaps, q, {"t": t, "q": q, **args})
 
-        def matrix(q: Any, args: Any) -> Any:
+        def matrix(q: Any, args: dict[str, ArrayLike]) -> Any:
             assert mass is not None
             return jnp.stack([vector(row, q, {"q": q, **args}) for row in mass])
 
@@ -134,10 +135,10 @@ class Case:
             return Problem(forces, constraints, matrix if mass else None)
         slip, friction = [list(map(parse, row)) for row in self.slip], list(map(parse, self.friction))
 
-        def slips(t: Any, q: Any, v: Any, args: Any) -> Any:
+        def slips(t: ArrayLike, q: Any, v: Any, args: dict[str, ArrayLike]) -> Any:
             return jnp.stack([vector(row, q, {"t": t, "q": q, "v": v, **args}) for row in slip])
 
-        def coefficients(args: Any) -> Any:
+        def coefficients(args: dict[str, ArrayLike]) -> Any:
             return vector(friction, list(args.values()), args)
 
         return Problem(forces, constraints, matrix if mass else None, slip=slips, friction=coefficients)

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from numbers import Integral, Real
-from typing import Any
+from types import UnionType
+from typing import Any, TypeGuard
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.core import Tracer
 
 from .operating_system import free_host_memory
@@ -20,13 +22,13 @@ MAX_COUNT = 2**31 - 2  # largest count of steps or anything else: loops count in
 MIN_CHECKED_BYTES = 2**28  # smaller arrays are not compared with the free memory, which is read from files
 
 
-def short(value: Any) -> str:
+def short(value: object) -> str:
     """One-line text of a value for messages, cut off at 60 characters."""
     text = " ".join(repr(value).split())
     return text if len(text) < 60 else f"{text[:57]}..."
 
 
-def is_traced(*trees: Any) -> bool:
+def is_traced(*trees: object) -> bool:
     """Whether any leaf of the pytrees is a tracer of a jax transformation."""
     return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(trees))
 
@@ -37,22 +39,22 @@ def is_random_key(x: Any) -> bool:
     return jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended)
 
 
-def is_array(value: Any) -> bool:
+def is_array(value: object) -> bool:
     """Whether a value is an array or scalar of numpy or jax; tracers are arrays too."""
     return isinstance(value, np.ndarray | np.generic | jax.Array)
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: object) -> bool:
     """Whether a value is one real number of Python or numpy; booleans are not."""
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def is_whole(value: Any, least: float = -np.inf) -> bool:
+def is_whole(value: object, least: float = -np.inf) -> TypeGuard[int]:
     """Whether a value is an integer of Python or numpy, at least ``least``; booleans are not."""
     return is_number(value) and isinstance(value, Integral) and int(value) >= least
 
 
-def is_pair(value: Any) -> bool:
+def is_pair(value: object) -> bool:
     """Whether a value is a tuple, list or array of two entries."""
     return isinstance(value, tuple | list | np.ndarray) and len(value) == 2
 
@@ -63,7 +65,7 @@ def as_tuple(value: Any) -> tuple:
 
 
 def dotted_entries(
-    table: Mapping[str, Any], leaf: Callable[[Any], bool] = lambda x: False, prefix: str = ""
+    table: Mapping[str, Any], leaf: Callable[[Mapping], bool] = lambda x: False, prefix: str = ""
 ) -> Iterator[tuple[str, Any]]:
     """Yields pairs (name, value) of the entries of nested mappings, with dotted names such as ``a.b.c``.
 
@@ -76,12 +78,12 @@ def dotted_entries(
             yield f"{prefix}{key}", value
 
 
-def are_texts(values: Iterable[Any]) -> bool:
+def are_texts(values: Iterable[object]) -> bool:
     """Whether all values are strings."""
     return all(isinstance(x, str) for x in values)
 
 
-def check_whole(name: str, value: Any, least: int = 1) -> None:
+def check_whole(name: str, value: object, least: int = 1) -> None:
     """Raises ValueError unless a value is an integer from ``least`` to `MAX_COUNT`."""
     if not is_whole(value, least):
         raise ValueError(f"{name} must be a whole number >= {least}, got {short(value)}")
@@ -89,20 +91,20 @@ def check_whole(name: str, value: Any, least: int = 1) -> None:
         raise ValueError(f"{name} must not exceed {MAX_COUNT} (2^31 - 2), got {value!r}")
 
 
-def check_counts(**counts: Any) -> None:
+def check_counts(**counts: object) -> None:
     """Raises ValueError unless the named arguments are integers of at least 1 (0 for ``skip``)."""
     for name, value in counts.items():
         check_whole(name, value, least=0 if name == "skip" else 1)
 
 
-def check_kind(name: str, value: Any, kind: Any, what: str) -> None:
+def check_kind(name: str, value: object, kind: type | tuple[type, ...] | UnionType, what: str) -> None:
     """Raises TypeError unless a value has one of the types ``kind``, which ``what`` describes in words."""
     if not isinstance(value, kind):
         hint = f": write {value.__name__}(), an instance" if isinstance(value, type) else ""
         raise TypeError(f"{name} must be {what}, got {short(value)}{hint}")
 
 
-def check_choice(name: str, value: Any, choices: tuple) -> None:
+def check_choice(name: str, value: object, choices: tuple) -> None:
     """Raises ValueError unless ``value`` is one of ``choices``, which are strings or None."""
     # identity before equality: an array compared with a string gives an array, which has no truth value
     if not any(value is choice or (isinstance(value, str) and value == choice) for choice in choices):
@@ -126,23 +128,23 @@ def free_memory() -> float:
     return free_host_memory()
 
 
-def _is_none(x: Any) -> bool:
+def _is_none(x: object) -> bool:
     return x is None
 
 
-def named_leaves(tree: Any) -> dict[tuple[str, ...], Any]:
+def named_leaves(tree: object) -> dict[tuple[str, ...], Any]:
     """Leaves of a pytree by key path, a tuple of strings; None is a leaf."""
     leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_none)
     return {tuple(jax.tree_util.keystr((key,), simple=True) for key in path): leaf for path, leaf in leaves}
 
 
-def with_leaves(tree: Any, leaves: Iterable[Any]) -> Any:
+def with_leaves(tree: object, leaves: Iterable[object]) -> Any:
     """Returns a pytree of the structure of ``tree`` with other leaves, in the order of `named_leaves`;
     None in ``tree`` counts as a leaf."""
     return jax.tree.unflatten(jax.tree.structure(tree, is_leaf=_is_none), list(leaves))
 
 
-def real(name: str, value: Any) -> np.ndarray:
+def real(name: str, value: object) -> np.ndarray:
     """Returns a value as `real_array` does, but always as a numpy array; TypeError for a masked array,
     whatever its mask."""
     if np.ma.isMaskedArray(value):
@@ -152,7 +154,7 @@ def real(name: str, value: Any) -> np.ndarray:
     return np.asarray(real_array(name, value))
 
 
-def real_number(name: str, value: Any) -> float:
+def real_number(name: str, value: object) -> float:
     """``value`` as a float; ValueError unless it is one finite real number."""
     found = real(name, value)
     if found.ndim or np.asarray(value).dtype == bool or not np.isfinite(found):
@@ -160,7 +162,7 @@ def real_number(name: str, value: Any) -> float:
     return float(found)
 
 
-def real_array(name: str, value: Any) -> Any:
+def real_array(name: str, value: object) -> np.ndarray | Array:
     """Returns real numbers as an array of floats: in the dtype that the value has,
     or in jax's default float dtype if that is not floating.
 
@@ -187,7 +189,7 @@ def real_array(name: str, value: Any) -> Any:
         return array.astype(jax.dtypes.canonicalize_dtype(array.dtype) if floating else jnp.result_type(float))
 
 
-def known_numbers(name: str, value: Any) -> np.ndarray:
+def known_numbers(name: str, value: object) -> np.ndarray:
     """Returns a concrete value as a numpy array of real numbers, in its own dtype;
     otherwise a TypeError calls it by ``name``."""
     if np.ma.is_masked(value):

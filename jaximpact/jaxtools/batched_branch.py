@@ -3,16 +3,20 @@ for every lane under vmap."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.custom_batching import custom_vmap
 
+T = TypeVar("T")
 
-def run_where_needed(branches: bool, needed: Array, work: Callable, otherwise: Callable, *operands: Any) -> Any:
+
+def run_where_needed(
+    branches: bool, needed: Array, work: Callable[..., T], otherwise: Callable[..., T], *operands: object
+) -> T:
     """Returns ``work(*operands)``; where ``needed`` () is False, ``otherwise(*operands)`` has
     the same value and costs less.
 
@@ -22,23 +26,23 @@ def run_where_needed(branches: bool, needed: Array, work: Callable, otherwise: C
     return lax.cond(needed, work, otherwise, *operands) if branches else work(*operands)
 
 
-def run_where_pending(work: Callable, pending: Array, value: Any, operands: Any) -> Any:
+def run_where_pending(work: Callable, pending: Array, value: T, operands: object) -> T:
     """Returns ``work(pending, value, operands)`` where ``pending`` () holds, else ``value``;
     a batch skips ``work`` if no lane is pending."""
 
-    def keep_value(pending: Array, value: Any, operands: Any) -> Any:
+    def keep_value(pending: Array, value: T, operands: object) -> T:
         return value
 
     @custom_vmap
-    def one(pending: Array, value: Any, operands: Any) -> Any:
+    def one(pending: Array, value: T, operands: object) -> T:
         return lax.cond(pending, work, keep_value, pending, value, operands)
 
     @one.def_vmap
-    def rule(size: int, batched: Any, pending: Array, value: Any, operands: Any) -> tuple[Any, Any]:
+    def rule(size: int, batched: Sequence, pending: Array, value: T, operands: object) -> tuple[T, object]:
         broadcast = lambda x, b: x if b else jnp.broadcast_to(x, (size, *jnp.shape(x)))
         pending, value, operands = jax.tree.map(broadcast, (pending, value, operands), tuple(batched))
 
-        def work_and_select(pending: Array, value: Any, operands: Any) -> Any:
+        def work_and_select(pending: Array, value: T, operands: object) -> T:
             new = jax.vmap(work)(pending, value, operands)
             where = lambda x, y: jnp.where(pending.reshape(-1, *[1] * (x.ndim - 1)), x, y)
             return jax.tree.map(where, new, value)

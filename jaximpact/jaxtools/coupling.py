@@ -4,7 +4,6 @@ nothing is traced twice."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +11,7 @@ from jax import Array
 
 from .argument_checks import is_traced
 from .jaxpr_tools import is_literal, needed_equations
+from .jaxpr_types import Equation
 from .known_arrays import MOVED
 from .row_walk import ELEMENTWISE, REDUCTIONS, RowWalk
 
@@ -59,7 +59,7 @@ def dependence(function: Callable[[Array], Array], x: Array) -> np.ndarray:
     return none if is_literal(result) else masks.get(result, none)
 
 
-def _by_rule(walk: RowWalk, eqn: Any, given: list[np.ndarray]) -> list[np.ndarray] | None:
+def _by_rule(walk: RowWalk, eqn: Equation, given: list[np.ndarray]) -> list[np.ndarray] | None:
     """Returns which of the d inputs each entry of an equation's results depends on, as masks (n, d), ``given`` the same
     masks of its operands; None if there is no rule for it."""
     name, (first, *_) = eqn.primitive.name, eqn.outvars
@@ -75,7 +75,9 @@ def _by_rule(walk: RowWalk, eqn: Any, given: list[np.ndarray]) -> list[np.ndarra
     if name not in MOVED:
         return None
     ends = np.cumsum([0, *(len(mask) for mask in given)])
-    numbers: list[Any] = [np.arange(a, b).reshape(s) for a, b, s in zip(ends[:-1], ends[1:], shapes, strict=True)]
+    numbers: list[np.ndarray | None] = [
+        np.arange(a, b).reshape(s) for a, b, s in zip(ends[:-1], ends[1:], shapes, strict=True)
+    ]
     if name == "gather":
         places = eqn.invars[1]
         numbers[1] = places.val if is_literal(places) else walk.values.get(places)
@@ -89,11 +91,11 @@ def _by_rule(walk: RowWalk, eqn: Any, given: list[np.ndarray]) -> list[np.ndarra
     return [every[np.ravel(x)] for x in (moved if isinstance(moved, list) else [moved])]
 
 
-def _of_product(eqn: Any, shapes: Sequence[tuple], given: list[np.ndarray]) -> np.ndarray:
+def _of_product(eqn: Equation, shapes: Sequence[tuple], given: list[np.ndarray]) -> np.ndarray:
     """Returns which of the d inputs each entry of a `dot_general` depends on, (n, d), ``given`` the same masks of its
     two factors."""
     contracted, batch = eqn.params["dimension_numbers"]
-    parts: list[Any] = []
+    parts: list[tuple[np.ndarray, int, int]] = []
     for shape, mask, summed, batched in zip(shapes, given, contracted, batch, strict=True):
         free = [i for i in range(len(shape)) if i not in (*summed, *batched)]
         order = [*batched, *free, *summed, len(shape)]

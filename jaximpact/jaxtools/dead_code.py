@@ -14,6 +14,7 @@ from jax.extend.core import ClosedJaxpr
 from jax.interpreters import partial_eval
 
 from .jaxpr_tools import reader, remember_by_jaxpr
+from .jaxpr_types import AnyJaxpr, Equation
 
 
 def without_dead_code(closed: ClosedJaxpr, wanted: Sequence[bool] | None = None) -> ClosedJaxpr:
@@ -26,7 +27,7 @@ def without_dead_code(closed: ClosedJaxpr, wanted: Sequence[bool] | None = None)
     return ClosedJaxpr(jaxpr, closed.consts)
 
 
-def live_carry(wanted: Sequence[bool], jaxpr: Any, first: int, count: int) -> list[bool]:
+def live_carry(wanted: Sequence[bool], jaxpr: AnyJaxpr, first: int, count: int) -> list[bool]:
     """Returns the mask of a loop's ``count`` carried values on which the results of its body in the mask ``wanted``
     depend, in later turns too.
 
@@ -42,7 +43,7 @@ def live_carry(wanted: Sequence[bool], jaxpr: Any, first: int, count: int) -> li
 
 
 @remember_by_jaxpr
-def input_bits(jaxpr: Any) -> list[int]:
+def input_bits(jaxpr: AnyJaxpr) -> list[int]:
     """Returns for each output of a jaxpr the inputs on which it depends, as bits of a number: all of them in one pass,
     where dead code takes one for each set of outputs."""
     bits = dict.fromkeys(jaxpr.constvars, 0) | {v: 1 << i for i, v in enumerate(jaxpr.invars)}
@@ -66,7 +67,7 @@ def _through(inside: int, given: Sequence[int]) -> int:
     return reduce(operator.or_, (x for i, x in enumerate(given) if inside >> i & 1), 0)
 
 
-def _while_rule(used: Any, *rest: Any) -> tuple[list[bool], Any]:
+def _while_rule(used: Sequence[bool], *rest: Any) -> tuple[list[bool], Equation | None]:
     """Rule for `lax.while_loop`, as newer versions of jax have it: a carried value that only
     itself depends on is dropped."""
     (*_, eqn), used, p = rest, list(used), rest[-1].params

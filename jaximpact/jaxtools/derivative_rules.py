@@ -3,14 +3,17 @@ derivative would be wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
+
+S = TypeVar("S")
+T = TypeVar("T")
 
 # messages of refused derivatives
 NO_DERIVATIVE = (
@@ -36,7 +39,7 @@ NO_REVERSE_INSIDE = (
 guard_p = Primitive("guard")  # (value, anchor of the same shape) -> value; an error where either is differentiated
 
 
-def _guard_jvp(primals: Any, tangents: Any, *, why: str) -> tuple[Any, Any]:
+def _guard_jvp(primals: Sequence[Array], tangents: Sequence, *, why: str) -> tuple[Array, ad.Zero]:
     if any(type(t) is not ad.Zero for t in tangents):
         raise ValueError(why)
     value = guard_p.bind(*primals, why=why)
@@ -53,7 +56,7 @@ mlir.register_lowering(guard_p, mlir.lower_fun(lambda value, anchor, *, why: val
 forward_only_p = Primitive("forward_only")  # value -> value; an error where it is transposed
 
 
-def _no_transpose(cotangent: Any, value: Any, *, why: str) -> Any:
+def _no_transpose(cotangent: object, value: object, *, why: str) -> NoReturn:
     raise ValueError(why)
 
 
@@ -64,7 +67,7 @@ batching.defvectorized(forward_only_p)
 mlir.register_lowering(forward_only_p, mlir.lower_fun(lambda value, *, why: value, multiple_results=False))
 
 
-def _map_floating_leaves(function: Callable, tree: Any, *others: Any) -> Any:
+def _map_floating_leaves(function: Callable, tree: T, *others: T) -> T:
     """Applies ``function`` to each floating leaf of ``tree``, with the same leaf of the ``others``; other leaves of
     ``tree``, and empty ones, stay."""
     real = lambda x: jnp.size(x) > 0 and jnp.issubdtype(jnp.result_type(x), jnp.floating)
@@ -103,35 +106,35 @@ def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     return _forward_first(*primals), tangents[0]
 
 
-def graft_tree(value: Any, surrogate: Any) -> Any:
+def graft_tree(value: T, surrogate: T) -> T:
     """Applies `graft_once` to the floating leaves of two pytrees of one structure."""
     return _map_floating_leaves(graft_once, value, surrogate)
 
 
-def guard_derivative(tree: Any, why: str = NO_REVERSE_INSIDE) -> Any:
+def guard_derivative(tree: T, why: str = NO_REVERSE_INSIDE) -> T:
     """Returns a pytree unchanged, but differentiating it raises a ValueError with the message ``why``."""
     return _map_floating_leaves(lambda x: guard_p.bind(x, x, why=why), tree)
 
 
-def forward_only(tree: Any, why: str) -> Any:
+def forward_only(tree: T, why: str) -> T:
     """Returns a pytree unchanged, but transposing it, as reverse mode does,
     raises a ValueError with the message ``why``."""
     return _map_floating_leaves(lambda x: forward_only_p.bind(x, why=why), tree)
 
 
-def forward_first(tree: Any) -> Any:
+def forward_first(tree: T) -> T:
     """Returns a pytree unchanged, but a second derivative whose inner one is in reverse mode, such as forward over
     reverse, raises a ValueError."""
     return _map_floating_leaves(_forward_first, tree)
 
 
-def hoist_constants(function: Callable, x: Any) -> tuple[Callable, list]:
+def hoist_constants(function: Callable, x: object) -> tuple[Callable, list]:
     """Closure conversion: returns a function ``pure(constants, x)``, equal to ``function(x)``, and the list of
     constants that it closes over."""
     closed, shape = jax.make_jaxpr(function, return_shape=True)(x)
     jaxpr, constants, structure = closed.jaxpr, closed.consts, jax.tree.structure(shape)
 
-    def pure(constants: list, x: Any) -> Any:
+    def pure(constants: list, x: object) -> Any:
         # closes over no constant, which would outlive the trace that it is of
         found = jaxpr_as_fun(ClosedJaxpr(jaxpr, constants))(*jax.tree.leaves(x))
         return jax.tree.unflatten(structure, found)
@@ -139,14 +142,14 @@ def hoist_constants(function: Callable, x: Any) -> tuple[Callable, list]:
     return pure, constants
 
 
-def without_derivative(function: Callable, x: Any) -> Any:
+def without_derivative(function: Callable[[S], T], x: S) -> T:
     """Returns ``function(x)`` as a constant: its derivatives by x, and by values that ``function`` closes over,
     are zero."""
     pure, constants = hoist_constants(function, x)
     return pure(*lax.stop_gradient((constants, x)))
 
 
-def implicit_root(residual: Callable, guess: Any, solve: Callable, tangent_solve: Callable) -> tuple[Any, Any]:
+def implicit_root(residual: Callable, guess: T, solve: Callable, tangent_solve: Callable) -> tuple[T, Any]:
     """Returns the root x of ``residual``, differentiable by the implicit function theorem, and an auxiliary output,
     whose derivative is 0.
 
@@ -159,7 +162,7 @@ def implicit_root(residual: Callable, guess: Any, solve: Callable, tangent_solve
     of_tangent, by_tangent = hoist_constants(linearised, (guess, guess))
 
     @jax.custom_jvp
-    def root(constants: tuple, guess: Any) -> Any:
+    def root(constants: tuple, guess: T) -> tuple[T, Any]:
         return of_solve(constants[1], guess)
 
     @root.defjvp

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.typing import DTypeLike
 
 
 @jax.tree_util.register_static
@@ -29,11 +30,11 @@ class Empty:
         return jnp.zeros(self.shape, self.dtype)
 
 
-def empty(dtype: Any, *shape: int) -> Any:
+def empty(dtype: DTypeLike, *shape: int) -> Any:
     """Returns the `Empty` of a shape, typed as the array that it stands for."""
     return Empty(shape, np.dtype(dtype))
 
 
-def nothing(dtype: Any, *shape: int) -> Any:
+def nothing(dtype: DTypeLike, *shape: int) -> Any:
     """Returns an array of a shape with a zero in it as a constant, for sums that go through a loop."""
     return np.zeros(shape, dtype)

@@ -24,6 +24,7 @@ from .jaxpr_tools import (
     nested_jaxprs,
     reader,
 )
+from .jaxpr_types import AnyJaxpr, Equation
 
 
 class Unbounded(Exception):
@@ -40,7 +41,7 @@ def is_expensive(function: Callable[[Array], Array], x: Array) -> bool:
     return _any_dear(jax.make_jaxpr(function)(x).jaxpr)
 
 
-def _any_dear(jaxpr: Any) -> bool:
+def _any_dear(jaxpr: AnyJaxpr) -> bool:
     return any(eqn.primitive.name in DEAR or any(map(_any_dear, nested_jaxprs(eqn))) for eqn in jaxpr.eqns)
 
 
@@ -56,10 +57,10 @@ def bound_change(function: Callable[[Array], Array], x: Array, b: Array) -> tupl
     return found, jnp.zeros_like(found) if change is None else change
 
 
-Pair = tuple[Any, Any]  # a value, and the bound of its change; None: it is constant
+Pair = tuple[Array, Any]  # a value, and the bound of its change; None: it is constant
 
 
-def _evaluate(jaxpr: Any, constants: Sequence, pairs: Sequence[Pair]) -> list[Pair]:
+def _evaluate(jaxpr: AnyJaxpr, constants: Sequence, pairs: Sequence[Pair]) -> list[Pair]:
     env: dict = {v: (x, None) for v, x in zip(jaxpr.constvars, constants, strict=True)}
     env |= dict(zip(jaxpr.invars, pairs, strict=True))
     read = reader(env, lambda v: (v.val, None))
@@ -68,7 +69,7 @@ def _evaluate(jaxpr: Any, constants: Sequence, pairs: Sequence[Pair]) -> list[Pa
     return [read(v) for v in jaxpr.outvars]
 
 
-def _apply(eqn: Any, pairs: list[Pair]) -> list[Pair]:
+def _apply(eqn: Equation, pairs: list[Pair]) -> list[Pair]:
     name, values = eqn.primitive.name, [x for x, _ in pairs]
     if name in IDENTITIES:
         return pairs[: len(eqn.outvars)]
@@ -94,10 +95,10 @@ LINEAR: dict[str, int | None] = {
     **dict.fromkeys(("gather", "dynamic_slice"), 1),
 }  # fmt: skip
 
-Rule = Callable[..., Any]
+Rule = Callable[..., Array]
 
 
-def _sum(eqn: Any, found: Array, x: Pair, y: Pair) -> Array:
+def _sum(eqn: Equation, found: Array, x: Pair, y: Pair) -> Array:
     parts = [jnp.broadcast_to(b, found.shape) for _, b in (x, y) if b is not None]
     return parts[0] if len(parts) == 1 else parts[0] + parts[1]
 
@@ -109,21 +110,21 @@ def _product(times: Callable, x: Pair, y: Pair) -> Array:
     return parts[0] if len(parts) == 1 else parts[0] + parts[1]
 
 
-def _mul(eqn: Any, found: Array, x: Pair, y: Pair) -> Array:
+def _mul(eqn: Equation, found: Array, x: Pair, y: Pair) -> Array:
     return jnp.broadcast_to(_product(lax.mul, x, y), found.shape)
 
 
-def _dot(eqn: Any, found: Array, x: Pair, y: Pair) -> Array:
+def _dot(eqn: Equation, found: Array, x: Pair, y: Pair) -> Array:
     return _product(lambda a, b: evaluate_equation(eqn, [a, b])[0], x, y)
 
 
-def _div(eqn: Any, found: Array, x: Pair, y: Pair) -> Array:
+def _div(eqn: Equation, found: Array, x: Pair, y: Pair) -> Array:
     if y[1] is not None:
         raise Unbounded("div by what moves")
     return x[1] / jnp.abs(y[0])
 
 
-def _power(eqn: Any, found: Array, x: Pair) -> Array:
+def _power(eqn: Equation, found: Array, x: Pair) -> Array:
     n = eqn.params["y"]
     if n < 1:
         raise Unbounded("integer_pow of a negative exponent")
@@ -131,13 +132,13 @@ def _power(eqn: Any, found: Array, x: Pair) -> Array:
     return (size + x[1]) ** n - size**n
 
 
-def _select(eqn: Any, found: Array, which: Pair, *cases: Pair) -> Array:
+def _select(eqn: Equation, found: Array, which: Pair, *cases: Pair) -> Array:
     if which[1] is not None:
         raise Unbounded("select_n by what moves")
     return evaluate_equation(eqn, [which[0], *(jnp.zeros_like(x) if b is None else b for x, b in cases)])[0]
 
 
-def _extreme(eqn: Any, found: Array, x: Pair, y: Pair) -> Array:
+def _extreme(eqn: Equation, found: Array, x: Pair, y: Pair) -> Array:
     parts = [jnp.broadcast_to(b, found.shape) for _, b in (x, y) if b is not None]
     return parts[0] if len(parts) == 1 else jnp.maximum(*parts)
 

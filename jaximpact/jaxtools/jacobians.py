@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.typing import ArrayLike
+
+T = TypeVar("T")
 
 SMALL = 8  # inputs up to which tangents are pushed through all at once
 
@@ -29,7 +32,7 @@ def value_and_jacobian(function: Callable[[Array], Array], x: Array, rows: int) 
     return value, lax.map(tangent, jnp.eye(d, dtype=x.dtype)).T
 
 
-def generic_change(tree: Any) -> Any:
+def generic_change(tree: T) -> T:
     """Returns tangents of a pytree in an arbitrary direction, which has no zero and no equal entries.
 
     It serves to test dependence: if the derivative of a function of the pytree in this direction is zero, then, except
@@ -39,12 +42,12 @@ def generic_change(tree: Any) -> Any:
     return jax.tree.unflatten(structure, [_tangent(x, jnp.cos, 1.3 + k) for k, x in enumerate(leaves)])
 
 
-def no_change(tree: Any) -> Any:
+def no_change(tree: T) -> T:
     """Returns tangents of a pytree that are all zero."""
     return jax.tree.map(lambda x: _tangent(x, jnp.zeros_like, 0.0), tree)
 
 
-def _tangent(x: Any, entries: Callable, start: float) -> Any:
+def _tangent(x: ArrayLike, entries: Callable[[Array], Array], start: float) -> Array | np.ndarray:
     """Returns a tangent of a leaf x, whose entries are the function ``entries`` of the numbers start, start + 1, ...
 
     For a leaf that is not floating, returns zeros of type float0, as jax requires.

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import lru_cache, wraps
 from itertools import compress
-from typing import Any
+from typing import Any, TypeGuard
 from weakref import WeakKeyDictionary
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
 from .argument_checks import is_traced
+from .jaxpr_types import AnyJaxpr, Equation, LiteralOperand, OpenJaxpr, Operand, Params
 
 # primitives that return their operands, and primitives that call the jaxpr in the named parameter
 IDENTITIES = {"guard", "forward_only", "stop_gradient", "copy", "copy_p", "name", "optimization_barrier"}
@@ -20,15 +21,15 @@ CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_cal
     "eval_jaxpr": "call_jaxpr",
          "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr", "custom_vmap_call": "call",
          "checkpoint": "jaxpr", "remat2": "jaxpr", "linear_call": "callee", "call_hi_primitive": "_prim"}  # fmt: skip
-_JAXPR_TYPES, _SEQUENCE_TYPES = (ClosedJaxpr, Jaxpr), (tuple, list)
+_JAXPR_TYPES, _SEQUENCE_TYPES = (ClosedJaxpr, OpenJaxpr), (tuple, list)
 
 
-def as_closed(jaxpr: Any) -> ClosedJaxpr:
+def as_closed(jaxpr: AnyJaxpr) -> ClosedJaxpr:
     """Closes a jaxpr that has no constants; returns a closed jaxpr unchanged."""
     return jaxpr if isinstance(jaxpr, ClosedJaxpr) else ClosedJaxpr(jaxpr, ())
 
 
-def called_jaxpr(eqn: Any) -> Any:
+def called_jaxpr(eqn: Equation) -> AnyJaxpr:
     """The jaxpr, open or closed, that an equation of one of CALLS evaluates."""
     found = eqn.params[CALLS[eqn.primitive.name]]
     return found if isinstance(found, _JAXPR_TYPES) else _expanded(found, tuple(found.in_avals_flat))
@@ -45,18 +46,18 @@ def _expanded(operation: Any, avals: tuple) -> ClosedJaxpr:
     return jax.make_jaxpr(run)(*leaves)
 
 
-def is_literal(v: Any) -> bool:
+def is_literal(v: Operand) -> TypeGuard[LiteralOperand]:
     """Whether an operand of an equation is a literal rather than a variable."""
     return isinstance(v, Literal)
 
 
-def reader(env: Mapping, literal: Callable[[Any], Any] = lambda v: v.val) -> Callable[[Any], Any]:
+def reader(env: Mapping, literal: Callable[[LiteralOperand], Any] = lambda v: v.val) -> Callable[[Operand], Any]:
     """Returns a function from an operand of an equation to its value: ``env[v]`` for a variable v,
     ``literal(v)`` for a literal v."""
     return lambda v: literal(v) if is_literal(v) else env[v]
 
 
-def scan_counts(p: Any) -> tuple[int, int]:
+def scan_counts(p: Params) -> tuple[int, int]:
     """Returns how many inputs of a scan with the parameters p are constants, and how many are carried values; its
     sequences follow these."""
     if "num_consts" in p:
@@ -66,17 +67,17 @@ def scan_counts(p: Any) -> tuple[int, int]:
     return len(constants), len(state)
 
 
-def count_equations(jaxpr: Any) -> int:
+def count_equations(jaxpr: AnyJaxpr) -> int:
     """Number of equations of a jaxpr, nested jaxprs included."""
     return sum(1 + sum(count_equations(part) for part in nested_jaxprs(eqn)) for eqn in jaxpr.eqns)
 
 
-def contains_primitive(jaxpr: Any, name: str) -> bool:
+def contains_primitive(jaxpr: AnyJaxpr, name: str) -> bool:
     """Whether a jaxpr contains a primitive of the given name, at any depth."""
     return name in _primitive_names(jaxpr)
 
 
-def implementation(eqn: Any) -> ClosedJaxpr | None:
+def implementation(eqn: Equation) -> ClosedJaxpr | None:
     """Returns what an equation's primitive is said to compute (`Primitive.def_impl`) as a jaxpr of other primitives;
     None where it has no such implementation, as primitives of jax have none."""
     try:
@@ -87,12 +88,12 @@ def implementation(eqn: Any) -> ClosedJaxpr | None:
     return None if contains_primitive(closed, eqn.primitive.name) or not same else closed
 
 
-def nested_jaxprs(eqn: Any) -> list:
+def nested_jaxprs(eqn: Equation) -> list:
     """The open jaxprs in an equation's parameters: branches, loop bodies, called functions."""
     return [getattr(v, "jaxpr", v) for v in _nested_params(eqn)]
 
 
-def _nested_params(eqn: Any) -> list:
+def _nested_params(eqn: Equation) -> list:
     """Returns the jaxprs in an equation's parameters as they are there, closed or open."""
     found = []  # called for every equation many times: parameters that are no sequences make no list
     if eqn.primitive.name == "call_hi_primitive":
@@ -105,10 +106,10 @@ def _nested_params(eqn: Any) -> list:
     return found
 
 
-_closed_over: WeakKeyDictionary[Any, dict] = WeakKeyDictionary()  # results of `closed_over_values`
+_closed_over: WeakKeyDictionary[AnyJaxpr, dict] = WeakKeyDictionary()  # results of `closed_over_values`
 
 
-def closed_over_values(jaxpr: Any) -> dict:
+def closed_over_values(jaxpr: AnyJaxpr) -> dict:
     """Returns the constants that a jaxpr and its nested jaxprs close over,
     as a mapping from constant variables to values."""
     if jaxpr in _closed_over:
@@ -126,7 +127,7 @@ def closed_over_values(jaxpr: Any) -> dict:
     return found
 
 
-def evaluate_equation(eqn: Any, values: Sequence, **changes: Any) -> list:
+def evaluate_equation(eqn: Equation, values: Sequence, **changes: object) -> list:
     """Returns the results of an equation's primitive for the operands ``values``,
     with the ``changes`` of its parameters."""
     found = eqn.primitive.bind(*values, **eqn.primitive.get_bind_params(eqn.params | changes))
@@ -143,7 +144,7 @@ def inline_calls(closed: ClosedJaxpr) -> ClosedJaxpr:
     return jax.make_jaxpr(lambda *values: _inlined(closed.jaxpr, closed.consts, values, {}))(*avals)
 
 
-def _inlined(jaxpr: Any, constants: Sequence, values: Sequence, seen: dict) -> list:
+def _inlined(jaxpr: AnyJaxpr, constants: Sequence, values: Sequence, seen: dict) -> list:
     """Values of a jaxpr, with calls of jitted functions inlined; ``seen``: results by operation and operands,
     of equations before."""
     env = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *values], strict=True))
@@ -159,7 +160,7 @@ def _inlined(jaxpr: Any, constants: Sequence, values: Sequence, seen: dict) -> l
     return [read(v) for v in jaxpr.outvars]
 
 
-def _once(eqn: Any, given: list, seen: dict) -> list:
+def _once(eqn: Equation, given: list, seen: dict) -> list:
     """Results of an equation, those of an equal one before if there is one."""
     # operands are equal if they are the same tracer, or literals of one value and type
     names = [(v.val, v.aval) if is_literal(v) else id(x) for v, x in zip(eqn.invars, given, strict=True)]
@@ -179,7 +180,7 @@ def replay_jaxpr(function: Callable) -> Callable:
     """
 
     @wraps(function)
-    def replay(*operands: Any) -> Any:
+    def replay(*operands: object) -> Any:
         if not is_traced(operands):
             return function(*operands)
         # jax caches traces by function, so that jit here is cheap; a jitted function as attribute could not be pickled
@@ -214,10 +215,10 @@ def remember_by_jaxpr(function: Callable) -> Callable:
     Code generation calls such a function for a nested jaxpr again at each level of nesting around it; without the cache
     its time would grow with the square of the depth.
     """
-    known: WeakKeyDictionary[Jaxpr, dict] = WeakKeyDictionary()
+    known: WeakKeyDictionary[AnyJaxpr, dict] = WeakKeyDictionary()
 
     @wraps(function)
-    def remember(jaxpr: Any, *args: Any) -> Any:
+    def remember(jaxpr: AnyJaxpr, *args: Hashable) -> Any:
         jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
         results = known.setdefault(jaxpr, {})
         if args not in results:
@@ -228,39 +229,39 @@ def remember_by_jaxpr(function: Callable) -> Callable:
 
 
 @remember_by_jaxpr
-def _primitive_names(jaxpr: Any) -> frozenset[str]:
+def _primitive_names(jaxpr: AnyJaxpr) -> frozenset[str]:
     """Names of the primitives in a jaxpr, at any depth."""
     here = {eqn.primitive.name for eqn in jaxpr.eqns}
     return frozenset(here.union(*(_primitive_names(part) for part in _nested_in(jaxpr))))
 
 
 @remember_by_jaxpr
-def _nested_in(jaxpr: Any) -> list:
+def _nested_in(jaxpr: AnyJaxpr) -> list:
     """The open jaxprs in the parameters of all equations of a jaxpr."""
     return [part for eqn in jaxpr.eqns for part in nested_jaxprs(eqn)]
 
 
-def needed_equations(jaxpr: Any) -> list:
+def needed_equations(jaxpr: AnyJaxpr) -> list:
     """Equations of a jaxpr that are not dead code: some output, or its derivative, depends on them."""
     return _live_equations(jaxpr, lambda eqn: eqn.invars)[0]
 
 
-def value_equations(jaxpr: Any) -> list:
+def value_equations(jaxpr: AnyJaxpr) -> list:
     """Equations of a jaxpr on which the values of its outputs depend, without those that only supply a derivative
     (`derivative_rules.graft`)."""
     return _value_equations(jaxpr)[0]
 
 
-def value_variables(jaxpr: Any) -> set:
+def value_variables(jaxpr: AnyJaxpr) -> set:
     """Returns all variables on which the values of a jaxpr's outputs depend, the outputs included."""
     return _value_equations(jaxpr)[1]
 
 
 @remember_by_jaxpr
-def _value_equations(jaxpr: Jaxpr) -> tuple[list, set]:
+def _value_equations(jaxpr: OpenJaxpr) -> tuple[list, set]:
     """Returns the results of `value_equations` and of `value_variables`."""
 
-    def operands(eqn: Any) -> Sequence:
+    def operands(eqn: Equation) -> Sequence:
         if eqn.primitive.name == "guard":
             return eqn.invars[:1]
         if eqn.primitive.name != "custom_jvp_call":
@@ -273,7 +274,7 @@ def _value_equations(jaxpr: Jaxpr) -> tuple[list, set]:
 
 
 @remember_by_jaxpr
-def used_inputs(jaxpr: Jaxpr, wanted: tuple[bool, ...] | None = None) -> list[bool]:
+def used_inputs(jaxpr: OpenJaxpr, wanted: tuple[bool, ...] | None = None) -> list[bool]:
     """Returns the mask of the inputs of a jaxpr on which the values of its outputs depend; ``wanted``: mask of the
     outputs that count, None: all."""
     outputs = jaxpr.outvars if wanted is None else compress(jaxpr.outvars, wanted)
@@ -292,7 +293,7 @@ def used_inputs(jaxpr: Jaxpr, wanted: tuple[bool, ...] | None = None) -> list[bo
     return [v in used for v in jaxpr.invars]
 
 
-def _live_equations(jaxpr: Any, operands: Callable) -> tuple[list, set]:
+def _live_equations(jaxpr: AnyJaxpr, operands: Callable) -> tuple[list, set]:
     """Returns the equations on which a jaxpr's outputs depend, and the set of all variables on which they depend.
 
     ``operands(eqn)``: those operands on which the results of an equation count as dependent.
@@ -312,7 +313,7 @@ def _inline_nested(params: dict) -> dict:
     return {name: tuple(map(inline_calls, x)) if name == "branches" else inline_calls(x) for name, x in parts.items()}
 
 
-def varying_outvars(eqn: Any, given: Sequence[bool]) -> list[bool]:
+def varying_outvars(eqn: Equation, given: Sequence[bool]) -> list[bool]:
     """Returns the mask of an equation's outputs that depend on the inputs in the mask ``given``, for instance those
     that differ between lanes."""
     name, p = eqn.primitive.name, eqn.params
@@ -342,7 +343,7 @@ def varying_outvars(eqn: Any, given: Sequence[bool]) -> list[bool]:
     return [any(given)] * len(eqn.outvars)
 
 
-def _fixed_point(body_mask: Any, start: Sequence[bool]) -> list[bool]:
+def _fixed_point(body_mask: Callable[[list[bool]], list[bool]], start: Sequence[bool]) -> list[bool]:
     """Returns the mask of a loop's outputs, given the mask ``start`` of its initial carry.
 
     ``body_mask``: function from the mask of the carry to that of the body's outputs; it is applied until the mask of
@@ -357,13 +358,13 @@ def _fixed_point(body_mask: Any, start: Sequence[bool]) -> list[bool]:
         flags = new
 
 
-def varying_outputs(jaxpr: Any, given: Sequence[bool], constants: Sequence[bool] = ()) -> list[bool]:
+def varying_outputs(jaxpr: AnyJaxpr, given: Sequence[bool], constants: Sequence[bool] = ()) -> list[bool]:
     """Mask of a jaxpr's outputs that depend on the inputs and constants marked in ``given`` and ``constants``."""
     return list(_varying_outputs(jaxpr, tuple(given), tuple(constants)))
 
 
 @remember_by_jaxpr
-def _varying_outputs(jaxpr: Jaxpr, given: tuple[bool, ...], constants: tuple[bool, ...]) -> list[bool]:
+def _varying_outputs(jaxpr: OpenJaxpr, given: tuple[bool, ...], constants: tuple[bool, ...]) -> list[bool]:
     flags = dict.fromkeys(jaxpr.constvars, False)
     flags.update(zip(jaxpr.constvars, constants, strict=False))
     flags.update(zip(jaxpr.invars, given, strict=True))
@@ -373,14 +374,14 @@ def _varying_outputs(jaxpr: Jaxpr, given: tuple[bool, ...], constants: tuple[boo
     return [read(v) for v in jaxpr.outvars]
 
 
-def moving_outputs(jaxpr: Any, given: Sequence[bool]) -> list[bool]:
+def moving_outputs(jaxpr: AnyJaxpr, given: Sequence[bool]) -> list[bool]:
     """Returns the mask of a jaxpr's outputs that may have nonzero tangents if the inputs in
     the mask ``given`` have some."""
     return list(_moving_outputs(jaxpr, tuple(given)))
 
 
 @remember_by_jaxpr
-def _moving_outputs(jaxpr: Jaxpr, given: tuple[bool, ...]) -> list[bool]:
+def _moving_outputs(jaxpr: OpenJaxpr, given: tuple[bool, ...]) -> list[bool]:
     flags = dict.fromkeys(jaxpr.constvars, False)
     flags.update(zip(jaxpr.invars, given, strict=True))
     read = reader(flags, lambda v: False)
@@ -390,11 +391,11 @@ def _moving_outputs(jaxpr: Jaxpr, given: tuple[bool, ...]) -> list[bool]:
     return [read(v) for v in jaxpr.outvars]
 
 
-def _is_real(v: Any) -> bool:
+def _is_real(v: Operand) -> bool:
     return jnp.issubdtype(v.aval.dtype, jnp.inexact)
 
 
-def _moving_outvars(eqn: Any, given: list[bool]) -> list[bool]:
+def _moving_outvars(eqn: Equation, given: list[bool]) -> list[bool]:
     name, p = eqn.primitive.name, eqn.params
     if name == "stop_gradient" or not any(given):
         return [False] * len(eqn.outvars)

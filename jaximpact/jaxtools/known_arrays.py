@@ -8,28 +8,30 @@ make indices.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
+from jax.typing import ArrayLike
+
+from .jaxpr_types import Equation, Params
 
 
-def _broadcast_known(eqn: Any, x: np.ndarray) -> np.ndarray:
+def _broadcast_known(eqn: Equation, x: np.ndarray) -> np.ndarray:
     shape = [1] * len(eqn.params["shape"])
     for axis, n in zip(eqn.params["broadcast_dimensions"], x.shape, strict=True):
         shape[axis] = n
     return np.broadcast_to(x.reshape(shape), eqn.params["shape"])
 
 
-def _slice_known(eqn: Any, x: np.ndarray) -> np.ndarray:
+def _slice_known(eqn: Equation, x: np.ndarray) -> np.ndarray:
     p = eqn.params
     return x[tuple(map(slice, p["start_indices"], p["limit_indices"], p["strides"] or (1,) * x.ndim))]
 
 
-def _gather_known(eqn: Any, x: np.ndarray, places: np.ndarray) -> np.ndarray | None:
+def _gather_known(eqn: Equation, x: np.ndarray, places: np.ndarray) -> np.ndarray | None:
     return gather_known(eqn.params, x, places, eqn.outvars[0].aval.ndim)
 
 
-def gather_known(params: Any, x: np.ndarray, places: np.ndarray, rank: int) -> np.ndarray | None:
+def gather_known(params: Params, x: np.ndarray, places: np.ndarray, rank: int) -> np.ndarray | None:
     """Returns the result, with ``rank`` axes, of a gather from x that picks entries along some axes;
     None for any other gather.
 
@@ -46,7 +48,7 @@ def gather_known(params: Any, x: np.ndarray, places: np.ndarray, rank: int) -> n
     return np.moveaxis(found, range(found.ndim), [*batch, *n.offset_dims])
 
 
-def picked_axes(params: Any, shape: Sequence[int], places: Any) -> dict[int, Any] | None:
+def picked_axes(params: Params, shape: Sequence[int], places: ArrayLike) -> dict[int, np.ndarray] | None:
     """Returns the axes along which a gather from an array of this ``shape`` picks entries, as ``x[i, j]`` does, each
     with the places along it.
 

@@ -10,18 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.custom_derivatives import SymbolicZero
+from jax.extend.core import ClosedJaxpr
+from jax.typing import ArrayLike
 
 from .jaxpr_tools import moving_outputs
 
+T = TypeVar("T")
+
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def while_loop(continues: Callable, body: Callable, constants: Any, carry: Any) -> Any:
+def while_loop(continues: Callable, body: Callable, constants: object, carry: T) -> T:
     """Repeats ``carry = body(constants, carry)`` while ``continues(constants, carry)``, and returns the last carry,
     as `lax.while_loop`.
 
@@ -31,7 +35,7 @@ def while_loop(continues: Callable, body: Callable, constants: Any, carry: Any) 
 
 
 @partial(while_loop.defjvp, symbolic_zeros=True)
-def _(continues: Callable, body: Callable, primals: tuple, tangents: tuple) -> tuple[Any, Any]:
+def _(continues: Callable, body: Callable, primals: tuple, tangents: tuple) -> tuple[object, object]:
     leaves, structure = jax.tree.flatten(primals)
     changes = jax.tree.leaves(tangents, is_leaf=lambda x: isinstance(x, SymbolicZero))
     count = len(jax.tree.leaves(primals[0]))
@@ -45,7 +49,7 @@ def _(continues: Callable, body: Callable, primals: tuple, tangents: tuple) -> t
     # zeros that are batched with the tangents, as what the loop makes of them is
     given = [_zeros(t, seed) if isinstance(t, SymbolicZero) else t for t, m in zip(changes, moves, strict=True) if m]
 
-    def loop(some: list) -> Any:
+    def loop(some: list) -> object:
         numbers = iter(some)
         full = [next(numbers) if m else x for x, m in zip(leaves, moves, strict=True)]
         return while_loop.fun(continues, body, *jax.tree.unflatten(structure, full))
@@ -56,7 +60,7 @@ def _(continues: Callable, body: Callable, primals: tuple, tangents: tuple) -> t
     return out, jax.tree.unflatten(treedef, ends)
 
 
-def _moving_carry(body: Any, constants: list[bool], carry: list[bool]) -> list[bool]:
+def _moving_carry(body: ClosedJaxpr, constants: list[bool], carry: list[bool]) -> list[bool]:
     """Returns the mask of the carried values that have a tangent in some iteration of a loop.
 
     ``body``: the jaxpr of its body; ``constants``, ``carry``: masks of the constants and of the
@@ -75,5 +79,5 @@ def _zeros(like: SymbolicZero, seed: Array) -> Array:
     return jnp.broadcast_to(jnp.where(jnp.zeros((), bool), seed.astype(like.dtype), 0), like.shape)
 
 
-def _no_change(x: Any) -> SymbolicZero:
+def _no_change(x: ArrayLike) -> SymbolicZero:
     return SymbolicZero(jax.typeof(x).to_tangent_aval())

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary, ref
 import jax
 
 from .argument_checks import is_traced
+from .jaxpr_types import Equation
 
 COLD = "cold_"
 PREFIX = "outlined_"  # of the names of such calls, which derivatives and batches of them keep
@@ -30,7 +31,7 @@ def outlined(function: Callable, static: tuple[int, ...] = ()) -> Callable:
 _known: WeakKeyDictionary[Callable, Callable] = WeakKeyDictionary()
 
 
-def call_outlined(function: Callable, *operands: Any) -> Any:
+def call_outlined(function: Callable, *operands: object) -> Any:
     """Returns ``function(*operands)`` of a function that a user states; of traced operands by its `outlined` form,
     the same one at each call.
 
@@ -42,7 +43,7 @@ def call_outlined(function: Callable, *operands: Any) -> Any:
         if function not in _known:
             of = ref(function)  # what jax keeps of the function goes with it
 
-            def stated(*operands: Any) -> Any:
+            def stated(*operands: object) -> Any:
                 return of()(*operands)  # type: ignore[misc]
 
             _known[function] = outlined(stated)
@@ -60,18 +61,18 @@ def cold(function: Callable) -> Callable:
 
 
 def _named_call(prefix: str, function: Callable, static: tuple[int, ...] = ()) -> Callable:
-    def call(*operands: Any) -> Any:
+    def call(*operands: object) -> Any:
         return function(*operands)
 
     call.__name__ = call.__qualname__ = prefix + getattr(function, "__name__", "part")
     return jax.jit(call, static_argnums=static)
 
 
-def is_outlined(eqn: Any) -> bool:
+def is_outlined(eqn: Equation) -> bool:
     """Whether an equation of a jaxpr calls an `outlined` function, or a derivative of one."""
     return str(eqn.params.get("name", "")).startswith(PREFIX)
 
 
-def is_cold(eqn: Any) -> bool:
+def is_cold(eqn: Equation) -> bool:
     """Whether an equation of a jaxpr calls a `cold` function, or a derivative of one."""
     return str(eqn.params.get("name", "")).startswith(COLD)

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
 
 import numpy as np
+from jax import Array
 from tqdm import tqdm
 
 REFRESH_SECONDS = 0.1  # between two updates of the bar
@@ -40,7 +40,7 @@ def current_watch() -> Watch | None:
     return _watch.get()
 
 
-def report_fraction(done: Any) -> None:
+def report_fraction(done: Array) -> None:
     """Stores the fraction ``done`` of steps that a motion in an XLA program has made; such programs call it back."""
     if _xla_watches:
         part = float(done)

@@ -7,30 +7,33 @@ from constants. Marks count outside of loops, in branches too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 from jax.ad_checkpoint import checkpoint_name
 from jax.extend.core import ClosedJaxpr
 
 from .jaxpr_tools import as_closed, evaluate_equation, reader, remember_by_jaxpr
+from .jaxpr_types import AnyJaxpr, Equation
+
+T = TypeVar("T")
 
 MARK = "jaximpact_remembered"  # no name that a user marks values by, whose derivatives count
 
 
-def remember(tree: Any) -> Any:
+def remember(tree: T) -> T:
     """Marks the arrays of a pytree, without derivatives."""
     return jax.tree.map(lambda x: checkpoint_name(x, MARK), lax.stop_gradient(tree))
 
 
-def _is_marked(eqn: Any) -> bool:
+def _is_marked(eqn: Equation) -> bool:
     return eqn.primitive.name == "name" and eqn.params["name"] == MARK
 
 
-def _parts(eqn: Any) -> list:
+def _parts(eqn: Equation) -> list:
     """Returns the jaxprs of an equation in which marks count: those of a call, or of branches."""
     name = eqn.primitive.name
     if name in ("jit", "pjit"):
@@ -39,7 +42,7 @@ def _parts(eqn: Any) -> list:
 
 
 @remember_by_jaxpr
-def marked_types(jaxpr: Any) -> list:
+def marked_types(jaxpr: AnyJaxpr) -> list:
     """Returns shapes and dtypes of the marked values in a jaxpr, in the order of its equations, branch by branch."""
     found = []
     for eqn in jaxpr.eqns:
@@ -61,14 +64,14 @@ def with_marked_inputs(closed: ClosedJaxpr) -> ClosedJaxpr:
     return _remade(closed, lambda given: _evaluate(closed, given[:count], given[count:])[0], len(marked_types(closed)))
 
 
-def _remade(closed: ClosedJaxpr, function: Any, more: int) -> ClosedJaxpr:
+def _remade(closed: ClosedJaxpr, function: Callable[[list], list], more: int) -> ClosedJaxpr:
     types = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in closed.in_avals]
     return jax.make_jaxpr(lambda *given: function(list(given)))(*types, *marked_types(closed)[:more])
 
 
 def _evaluate(closed: ClosedJaxpr, given: Sequence, known: Sequence | None) -> tuple[list, list]:
     """Evaluates a jaxpr; returns its outputs and its marked values, which are ``known`` unless that is None."""
-    jaxpr, marked = closed.jaxpr, list[Any]()
+    jaxpr, marked = closed.jaxpr, list[Array]()
     env = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*closed.consts, *given], strict=True))
     read = reader(env)
     for eqn in jaxpr.eqns:
@@ -90,7 +93,7 @@ def _evaluate(closed: ClosedJaxpr, given: Sequence, known: Sequence | None) -> t
     return [read(v) for v in jaxpr.outvars], marked
 
 
-def _branches(eqn: Any, operands: Sequence, known: Sequence | None) -> tuple[list, list]:
+def _branches(eqn: Equation, operands: Sequence, known: Sequence | None) -> tuple[list, list]:
     """Evaluates a cond as `_evaluate` does a jaxpr."""
     index, *operands = operands
     parts = _parts(eqn)
@@ -98,8 +101,8 @@ def _branches(eqn: Any, operands: Sequence, known: Sequence | None) -> tuple[lis
     rest: Iterator = iter(known or ())
     of_part = [None if known is None else [next(rest) for _ in some] for some in types]
 
-    def branch(i: int) -> Any:
-        def run(*operands: Any) -> tuple[list, list]:
+    def branch(i: int) -> Callable:
+        def run(*operands: Array) -> tuple[list, list]:
             found, marked = _evaluate(parts[i], operands, of_part[i])
             if known is not None:
                 return found, []

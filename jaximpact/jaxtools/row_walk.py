@@ -4,9 +4,9 @@ argument that they depend on."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ from jax import Array, lax
 
 from .argument_checks import is_traced
 from .jaxpr_tools import IDENTITIES, evaluate_equation, inline_calls, is_literal, needed_equations
+from .jaxpr_types import AnyJaxpr, Equation, Operand
 from .known_arrays import FOLDED, MOVED, picked_axes
 
 ELEMENTWISE = {
@@ -49,7 +50,7 @@ class Rows(NamedTuple):
     number: int
     share: int = 1
     used: Array | None = None
-    pieces: tuple[tuple[Any, int], ...] = ()
+    pieces: tuple[tuple[Equation, int], ...] = ()
 
     def apart(self, other: Rows) -> bool:
         """Whether no row of the result can depend on these rows and on ``other``, as they pass through different
@@ -57,7 +58,7 @@ class Rows(NamedTuple):
         mine = dict(self.pieces)
         return any(mine.get(join, piece) != piece for join, piece in other.pieces)
 
-    def whole(self, v: Any) -> list[int]:
+    def whole(self, v: Operand) -> list[int]:
         """Returns the axes of an array along which nothing is picked."""
         return [i for i in range(len(v.aval.shape)) if i not in self.at]
 
@@ -118,15 +119,15 @@ class RowWalk:
     None, the values are read from x, and the leaves are collected in ``leaves``.
     """
 
-    jaxpr: Any
-    argument: Any
+    jaxpr: AnyJaxpr
+    argument: Operand
     values: dict
     places: dict  # variables that consist of entries of the argument: the numbers of these entries
     moving: set  # variables that depend on the argument
     makers: dict = field(default_factory=dict)  # equations by their results
     leaves: list[Leaf] = field(default_factory=list)
     known: dict = field(default_factory=dict)  # results of `take`, with the rows that were taken
-    given: Any = None
+    given: Iterator[Array] | None = None
 
     @classmethod
     def of(cls, function: Callable[[Array], Array], x: Array) -> RowWalk:
@@ -138,7 +139,7 @@ class RowWalk:
             walk.learn(eqn)
         return walk
 
-    def learn(self, eqn: Any) -> None:
+    def learn(self, eqn: Equation) -> None:
         """Records facts on an equation's results: whether they depend on the argument; which entries of it they are, if
         they are only copies of entries; and their values, if these are known already."""
         self.makers |= dict.fromkeys(eqn.outvars, eqn)
@@ -159,7 +160,7 @@ class RowWalk:
         if found is not None:
             known.update(zip(eqn.outvars, found if isinstance(found, list) else [found], strict=True))
 
-    def full(self, v: Any) -> Any:
+    def full(self, v: Operand) -> Array:
         """Returns the value of an operand with all its rows, computed at its first use."""
         if is_literal(v):
             return v.val
@@ -168,13 +169,13 @@ class RowWalk:
             self.values.update(zip(eqn.outvars, evaluate_equation(eqn, list(map(self.full, eqn.invars))), strict=True))
         return self.values[v]
 
-    def fixed(self, v: Any) -> Any:
+    def fixed(self, v: Operand) -> Array:
         """Returns the value of an operand with all its rows; raises `Unstructured` if it depends on the argument."""
         if not is_literal(v) and v in self.moving:
             raise Unstructured(f"rows that share {v.aval}")
         return self.full(v)
 
-    def take(self, v: Any, rows: Rows) -> Array:
+    def take(self, v: Operand, rows: Rows) -> Array:
         """Returns the ``rows`` of an operand v: its entries along the whole axes, in their order,
         and as last axis the rows."""
         if is_literal(v) or v not in self.moving:
@@ -188,7 +189,7 @@ class RowWalk:
             self.known[key] = self.leaf(v, inner) if v in self.places else self.by_rule(v, inner), rows
         return self.known[key][0]
 
-    def by_rule(self, v: Any, rows: Rows) -> Array:
+    def by_rule(self, v: Operand, rows: Rows) -> Array:
         eqn = self.makers[v]
         name = eqn.primitive.name
         if name in ELEMENTWISE:
@@ -203,7 +204,7 @@ class RowWalk:
             raise Unstructured(name)
         return RULES[name](self, eqn, v, rows)
 
-    def operand(self, w: Any, v: Any, rows: Rows) -> Array:
+    def operand(self, w: Operand, v: Operand, rows: Rows) -> Array:
         """Returns the ``rows`` of operand w of an elementwise operation with the result v;
         repeats a number for each row."""
         if w.aval.shape or not v.aval.shape:
@@ -213,7 +214,7 @@ class RowWalk:
         shape = (*(v.aval.shape[i] for i in rows.whole(v)), rows.number)
         return lax.broadcast_in_dim(self.take(w, rows._replace(at={})), shape, (len(shape) - 1,))
 
-    def leaf(self, v: Any, rows: Rows) -> Array:
+    def leaf(self, v: Operand, rows: Rows) -> Array:
         """Returns the ``rows`` of an array v that consists of entries of the argument, as a leaf."""
         if self.given is not None:
             return next(self.given)
@@ -231,7 +232,7 @@ class RowWalk:
         return self.take(self.jaxpr.outvars[0], Rows({0: rows.astype(jnp.int32)}, len(rows)))
 
 
-def _picked(x: Any, shape: Sequence[int], rows: Rows) -> Array:
+def _picked(x: Array | np.ndarray, shape: Sequence[int], rows: Rows) -> Array:
     """Returns the ``rows`` of a known array of this ``shape``, as `RowWalk.take` does."""
     axes = sorted(rows.at)
     whole = [i for i in range(len(shape)) if i not in axes]
@@ -243,7 +244,7 @@ def _picked(x: Any, shape: Sequence[int], rows: Rows) -> Array:
 # rules: walk, equation, its result, and the rows in it
 
 
-def _reshape(walk: RowWalk, eqn: Any, v: Any, rows: Rows) -> Array:
+def _reshape(walk: RowWalk, eqn: Equation, v: Operand, rows: Rows) -> Array:
     (w, *_), new = eqn.invars, v.aval.shape
     groups = [(old, now) for old, now in _groups(w.aval.shape, new) if not rows.at.keys().isdisjoint(now)]
     spread = [i for _, now in groups for i in now if i not in rows.at]
@@ -278,7 +279,7 @@ def _groups(old: Sequence[int], new: Sequence[int]) -> list[tuple[range, range]]
     return found
 
 
-def _arranged(x: Array, axes: Sequence[int | None], v: Any, rows: Rows) -> Array:
+def _arranged(x: Array, axes: Sequence[int | None], v: Operand, rows: Rows) -> Array:
     """Returns rows of a variable v as `RowWalk.take` does, from an array with its whole ``axes`` in another order, and
     None for that of the rows.
 
@@ -290,7 +291,7 @@ def _arranged(x: Array, axes: Sequence[int | None], v: Any, rows: Rows) -> Array
     return x.reshape([*(shape[i] for i in whole), rows.number])
 
 
-def _broadcast(walk: RowWalk, eqn: Any, v: Any, rows: Rows) -> Array:
+def _broadcast(walk: RowWalk, eqn: Equation, v: Operand, rows: Rows) -> Array:
     (w, *_), axes = eqn.invars, eqn.params["broadcast_dimensions"]
     inner = rows._replace(at={axes.index(axis): x for axis, x in rows.at.items() if axis in axes})
     whole = rows.whole(v)
@@ -300,7 +301,7 @@ def _broadcast(walk: RowWalk, eqn: Any, v: Any, rows: Rows) -> Array:
     )
 
 
-def _slice(walk: RowWalk, eqn: Any, v: Any, rows: Rows) -> Array:
+def _slice(walk: RowWalk, eqn: Equation, v: Operand, rows: Rows) -> Array:
     (w,), p, whole = eqn.invars, eqn.params, rows.whole(v)
     first, last, steps = p["start_indices"], p["limit_indices"], p["strides"] or (1,) * v.aval.ndim
     found = walk.take(w, rows._replace(at={i: _shifted(first[i], steps[i], x) for i, x in rows.at.items()}))
@@ -313,7 +314,7 @@ def _shifted(first: int, step: int, numbers: Array) -> Array:
     return numbers if (first, step) == (0, 1) else first + step * numbers
 
 
-def _split(walk: RowWalk, eqn: Any, v: Any, rows: Rows) -> Array:
+def _split(walk: RowWalk, eqn: Equation, v: Operand, rows: Rows) -> Array:
     (w,), sizes, axis = eqn.invars, eqn.params["sizes"], eqn.params["axis"]
     which = list(eqn.outvars).index(v)
     first = sum(sizes[:which])
@@ -322,19 +323,19 @@ def _split(walk: RowWalk, eqn: Any, v: Any, rows: Rows) -> Array:
     return lax.slice_in_dim(walk.take(w, rows), first, first + sizes[which], axis=rows.whole(v).index(axis))
 
 
-def _transpose(walk: RowWalk, eqn: Any, v: Any, rows: Rows) -> Array:
+def _transpose(walk: RowWalk, eqn: Equation, v: Operand, rows: Rows) -> Array:
     (w,), order = eqn.invars, eqn.params["permutation"]
     inner = rows._replace(at={order[axis]: x for axis, x in rows.at.items()})
     return _arranged(walk.take(w, inner), [*(order.index(i) for i in inner.whole(w)), None], v, rows)
 
 
-def _rev(walk: RowWalk, eqn: Any, v: Any, rows: Rows) -> Array:
+def _rev(walk: RowWalk, eqn: Equation, v: Operand, rows: Rows) -> Array:
     (w,), turned, shape = eqn.invars, eqn.params["dimensions"], v.aval.shape
     at = {axis: shape[axis] - 1 - x if axis in turned else x for axis, x in rows.at.items()}
     return lax.rev(walk.take(w, rows._replace(at=at)), [k for k, i in enumerate(rows.whole(v)) if i in turned])
 
 
-def _tile(walk: RowWalk, eqn: Any, v: Any, rows: Rows) -> Array:
+def _tile(walk: RowWalk, eqn: Equation, v: Operand, rows: Rows) -> Array:
     (w,), times = eqn.invars, eqn.params["reps"]
     found = walk.take(
         w, rows._replace(at={axis: lax.rem(x, jnp.int32(w.aval.shape[axis])) for axis, x in rows.at.items()})
@@ -342,7 +343,7 @@ def _tile(walk: RowWalk, eqn: Any, v: Any, rows: Rows) -> Array:
     return jnp.tile(found, [*(times[i] for i in rows.whole(v)), 1])
 
 
-def _concatenate(walk: RowWalk, eqn: Any, v: Any, rows: Rows) -> Array:
+def _concatenate(walk: RowWalk, eqn: Equation, v: Operand, rows: Rows) -> Array:
     axis = eqn.params["dimension"]
     if axis in rows.at:
         piece = lambda w, at: rows.at | {axis: at}
@@ -350,7 +351,7 @@ def _concatenate(walk: RowWalk, eqn: Any, v: Any, rows: Rows) -> Array:
     return evaluate_equation(eqn, [walk.take(w, rows) for w in eqn.invars], dimension=rows.whole(v).index(axis))[0]
 
 
-def _stack(walk: RowWalk, eqn: Any, v: Any, rows: Rows) -> Array:
+def _stack(walk: RowWalk, eqn: Equation, v: Operand, rows: Rows) -> Array:
     axis = eqn.params["axis"]
     others = {i - (i > axis): x for i, x in rows.at.items() if i != axis}
     if axis in rows.at:
@@ -361,7 +362,7 @@ def _stack(walk: RowWalk, eqn: Any, v: Any, rows: Rows) -> Array:
 
 
 def _joined(
-    walk: RowWalk, eqn: Any, rows: Rows, axis: int, sizes: Sequence[int], piece: Callable[[Any, Array], dict]
+    walk: RowWalk, eqn: Equation, rows: Rows, axis: int, sizes: Sequence[int], piece: Callable[[Operand, Array], dict]
 ) -> Array:
     """Returns the rows of an array that is joined along an ``axis`` from operands of these ``sizes`` along it.
 
@@ -386,7 +387,7 @@ def _joined(
     return found
 
 
-def _gather(walk: RowWalk, eqn: Any, v: Any, rows: Rows) -> Array:
+def _gather(walk: RowWalk, eqn: Equation, v: Operand, rows: Rows) -> Array:
     """Rule for a gather that picks entries along some axes, as ``x[i, j]`` does:
     takes only the entries that the rows pick."""
     (w, indices), n, shape = eqn.invars, eqn.params["dimension_numbers"], v.aval.shape
@@ -405,8 +406,8 @@ def _gather(walk: RowWalk, eqn: Any, v: Any, rows: Rows) -> Array:
         # what a row picks, side by side
         number = rows.flat(chosen, [shape[i] for i in chosen])
         for axis, along in picked.items():
-            tables = along.transpose([batch.index(i) for i in (*chosen, *spread)])
-            tables = jnp.asarray(tables.reshape(-1, math.prod(shape[i] for i in spread)), jnp.int32)
+            table = along.transpose([batch.index(i) for i in (*chosen, *spread)])
+            tables = jnp.asarray(table.reshape(-1, math.prod(shape[i] for i in spread)), jnp.int32)
             at[axis] = jnp.take(tables, number, 0, mode="clip").ravel()
     found = walk.take(w, wide._replace(at=at))
     kept = [axis for axis, i in others.items() if i not in at]
@@ -417,7 +418,7 @@ def _gather(walk: RowWalk, eqn: Any, v: Any, rows: Rows) -> Array:
     return _arranged(found.at[tuple(picked.values())].get(mode="promise_in_bounds"), [*batch, *kept, None], v, rows)
 
 
-def _dot_general(walk: RowWalk, eqn: Any, v: Any, rows: Rows) -> Array:
+def _dot_general(walk: RowWalk, eqn: Equation, v: Operand, rows: Rows) -> Array:
     """Rule for products; an operand without picked axes may not depend on the argument."""
     summed, batch = eqn.params["dimension_numbers"]
     free = [

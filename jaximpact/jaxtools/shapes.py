@@ -4,35 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import wraps
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
+from jax.typing import ArrayLike
 
 from .trace_context import trace_settings
 
+T = TypeVar("T")
 
-def as_array(value: Any) -> jax.Array:
+
+def as_array(value: ArrayLike | None) -> jax.Array:
     """Converts the return value of a user's function to an array; TypeError for None."""
     if value is None:
         raise TypeError("it returns None: is a return missing?")
     return jnp.asarray(value)
 
 
-def as_array_tree(value: Any) -> Any:
+def as_array_tree(value: object) -> Any:
     """Converts the leaves of the return value of a user's function, a pytree, to arrays."""
     return jax.tree.map(jnp.asarray, value)
 
 
-def cached_by_types(compute: Callable[..., Any]) -> Callable[..., Any]:
+def cached_by_types(compute: Callable[..., T]) -> Callable[..., T]:
     """Decorator of ``compute(function, *operands, **options)``: a result is kept for each function, types of operands
     and options, hashable."""
     cache: WeakKeyDictionary[Callable, dict] = WeakKeyDictionary()
 
     @wraps(compute)
-    def cached(function: Callable, *operands: Any, **options: Any) -> Any:
+    def cached(function: Callable, *operands: object, **options: object) -> T:
         leaves, structure = jax.tree.flatten(operands)
         key = structure, tuple(map(operand_type, leaves)), tuple(options.items()), trace_settings()
         try:
@@ -46,20 +50,20 @@ def cached_by_types(compute: Callable[..., Any]) -> Callable[..., Any]:
     return cached
 
 
-def shape_of_result(read: Callable[[Any], Any], function: Callable, *operands: Any) -> Any:
+def shape_of_result(read: Callable, function: Callable, *operands: object) -> Any:
     """Shapes and dtypes of ``read(function(*operands))``, as `jax.eval_shape`, cached; ``read`` is a function of a
     module, as `as_array`."""
     return _shape_of(function, *operands, read=read)
 
 
 @cached_by_types
-def _shape_of(function: Callable, *operands: Any, read: Callable[[Any], Any]) -> Any:
+def _shape_of(function: Callable, *operands: object, read: Callable) -> Any:
     closed, shape = jax.make_jaxpr(lambda *xs: read(function(*xs)), return_shape=True)(*operands)
     _refuse_collectives(closed.effects)
     return shape
 
 
-def _refuse_collectives(effects: Iterable[Any]) -> None:
+def _refuse_collectives(effects: Iterable[object]) -> None:
     """Raises a ValueError if a traced function sums over the named axis of a `jax.vmap`:
     motions of a batch do not take their steps together."""
     devices = jax.sharding.get_abstract_mesh().axis_names
@@ -72,7 +76,7 @@ def _refuse_collectives(effects: Iterable[Any]) -> None:
             )
 
 
-def operand_type(x: Any, carried: bool = False) -> tuple:
+def operand_type(x: ArrayLike, carried: bool = False) -> tuple:
     """Returns the shape and dtype of an operand as a hashable key for cached traces; without the leading axis, over
     lanes, if ``carried``."""
     if type(x) is np.ndarray:
@@ -81,6 +85,6 @@ def operand_type(x: Any, carried: bool = False) -> tuple:
     return (aval.shape[1:], aval.dtype, aval.weak_type) if carried else (aval,)
 
 
-def shapes_and_dtypes(operands: Iterable[Any]) -> tuple:
+def shapes_and_dtypes(operands: Iterable[Array | np.ndarray]) -> tuple:
     """Returns shape and dtype of each operand, as a hashable key."""
     return tuple((x.shape, str(x.dtype)) for x in operands)

@@ -6,9 +6,9 @@ from __future__ import annotations
 import math
 from sys import getrefcount
 from threading import Lock
-from typing import Any
 
 import numpy as np
+from jax.typing import DTypeLike
 
 SIZES = range(2**15, 2**24)  # bytes of arrays whose memory stays
 MAX_SPARE_BYTES = 2**26  # that stay in all
@@ -18,7 +18,7 @@ _alone = [np.empty(0, np.uint8)]
 _IDLE = getrefcount(_alone[0])  # references to an array that only a list refers to
 
 
-def new_array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+def new_array(shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
     """Returns an array whose entries may be anything, as `np.empty`."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
     return np.ndarray(shape, dtype, _memory_of(size)) if size in SIZES else np.empty(shape, dtype)

@@ -7,19 +7,18 @@ and loops over its rows may be written out.
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
+from jax.typing import DTypeLike
 
 table_p = Primitive("table")  # no operands; the parameters hold the entries as bytes
 
 
-def table(x: np.ndarray, dtype: Any) -> Array:
+def table(x: np.ndarray, dtype: DTypeLike) -> Array:
     """Returns a numpy array as a jax array of a dtype, whose entries are part of compiled programs."""
     x = np.ascontiguousarray(x, dtype)
     return table_p.bind(entries=x.tobytes(), shape=x.shape, dtype=x.dtype)
@@ -30,8 +29,8 @@ def table_entries(*, entries: bytes, shape: tuple[int, ...], dtype: np.dtype) ->
     return np.frombuffer(entries, dtype).reshape(shape)
 
 
-def _as_array(**params: Any) -> Array:
-    return jnp.asarray(table_entries(**params))
+def _as_array(*, entries: bytes, shape: tuple[int, ...], dtype: np.dtype) -> Array:
+    return jnp.asarray(table_entries(entries=entries, shape=shape, dtype=dtype))
 
 
 table_p.def_impl(_as_array)

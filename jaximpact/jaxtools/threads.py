@@ -14,7 +14,7 @@ from contextlib import suppress
 from contextvars import copy_context
 from functools import lru_cache
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -22,6 +22,8 @@ from jax.extend.core import get_opaque_trace_state
 
 from .operating_system import core_count
 from .trace_context import in_new_thread, platform, setting
+
+T = TypeVar("T")
 
 try:
     from jax._src.xla_bridge import backends_are_initialized
@@ -74,7 +76,7 @@ def _is_running(future: Future) -> bool:
     return future.exception() is None and not all(map(_is_ready, jax.tree.leaves(future.result())))
 
 
-def _is_ready(x: Any) -> bool:
+def _is_ready(x: object) -> bool:
     return not hasattr(x, "is_ready") or x.is_ready()
 
 
@@ -132,7 +134,7 @@ class DaemonPool(Executor):
             del job, future, function
         self._done.put(None)
 
-    def submit(self, function: Callable, /, *args: Any, **kwargs: Any) -> Future:
+    def submit(self, function: Callable, /, *args: object, **kwargs: object) -> Future:
         future: Future = Future()
         context = copy_context()
         self._jobs.put((future, lambda: context.run(function, *args, **kwargs)))
@@ -151,7 +153,7 @@ class DaemonPool(Executor):
 class InlineExecutor(Executor):
     """Executor that runs each call in the calling thread, within `submit`."""
 
-    def submit(self, function: Callable, /, *args: Any, **kwargs: Any) -> Future:
+    def submit(self, function: Callable, /, *args: object, **kwargs: object) -> Future:
         future: Future = Future()
         future.set_result(function(*args, **kwargs))
         return future
@@ -166,7 +168,7 @@ _NO_TRANSFORMATION = in_new_thread(get_opaque_trace_state)
 
 
 @lru_cache(1)
-def _local_settings(count: int) -> list[Callable[[], Any]]:
+def _local_settings(count: int) -> list[Callable[[], object]]:
     """For each of jax's ``count`` settings that can be local to a thread, the function that returns its local value."""
     return [x.get_local for x in setting("_value_holders").values() if hasattr(x, "get_local")]
 
@@ -205,7 +207,7 @@ def make_executor(threads: int, steps: float = np.inf) -> Executor:
     return DaemonPool(threads) if threads > 1 or (main and has_default_context()) else InlineExecutor()
 
 
-def wait_interruptibly(tree: Any) -> Any:
+def wait_interruptibly(tree: T) -> T:
     """Waits for the arrays of ``tree`` and returns them, as `jax.block_until_ready`,
     but signals such as Ctrl-C get through."""
     begin = time.perf_counter()
@@ -216,7 +218,7 @@ def wait_interruptibly(tree: Any) -> Any:
     return tree
 
 
-def call_interruptibly(call: Callable, steps: int) -> Any:
+def call_interruptibly(call: Callable[[], T], steps: int) -> T:
     """Returns ``call()``, which makes so many ``steps``; a long call from the main thread runs in another thread, so
     that Ctrl-C gets through."""
     if (

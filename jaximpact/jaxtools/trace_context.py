@@ -6,10 +6,12 @@ import gc
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, nullcontext
 from threading import Thread
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 from jax.extend.core import get_opaque_trace_state
+
+T = TypeVar("T")
 
 try:
     from jax._src.config import trace_context as trace_settings
@@ -25,13 +27,13 @@ def setting(name: str) -> Any:
     return getattr(jax.config, name)
 
 
-def _trace_state() -> Any:
+def _trace_state() -> object:
     """Returns a value that is the same in all threads outside of jax transformations,
     and another one inside a transformation."""
     return setting("jax_disable_jit"), get_opaque_trace_state()
 
 
-def in_new_thread(function: Callable[[], Any]) -> Any:
+def in_new_thread(function: Callable[[], T]) -> T:
     """Result of a function that a new thread calls, which is in no trace, as this one may be: modules are imported when
     their names are first used."""
     found: list = []

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import compress
-from typing import Any
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 from jax.custom_derivatives import linear_call
+from jax.extend.core import ClosedJaxpr
 
 from .dead_code import without_dead_code
 from .jaxpr_tools import (
@@ -28,9 +29,12 @@ from .jaxpr_tools import (
     scan_counts,
     varying_outvars,
 )
+from .jaxpr_types import AnyJaxpr, Equation, Params
+
+T = TypeVar("T")
 
 
-def transpose(linear: Callable, *at: Any) -> Callable:
+def transpose(linear: Callable, *at: object) -> Callable:
     """Returns the transpose of a linear function, as `jax.linear_transpose`,
     with branches that compute their values again.
 
@@ -40,7 +44,7 @@ def transpose(linear: Callable, *at: Any) -> Callable:
     # a branch that only a change depends on need not compute its values by themselves
     closed, structure, flat = without_dead_code(closed), jax.tree.structure(shape), jax.tree.leaves(at)
 
-    def evaluated(*operands: Any) -> Any:
+    def evaluated(*operands: object) -> object:
         leaves = jax.tree.leaves(operands)
         found = _evaluate(closed.jaxpr, closed.consts, leaves, [True] * len(flat), True)
         return jax.tree.unflatten(structure, found[0])
@@ -49,7 +53,7 @@ def transpose(linear: Callable, *at: Any) -> Callable:
 
 
 def _evaluate(
-    jaxpr: Any, constants: Sequence, values: Sequence, moves: Sequence[bool], linear: bool
+    jaxpr: AnyJaxpr, constants: Sequence, values: Sequence, moves: Sequence[bool], linear: bool
 ) -> tuple[list, list[bool]]:
     """Evaluates a jaxpr that is linear in its moving inputs, those in the mask ``moves``; returns its outputs and the
     mask of the outputs that depend on moving inputs.
@@ -79,7 +83,7 @@ def _evaluate(
     return [read(v) for v in jaxpr.outvars], list(map(moved, jaxpr.outvars))
 
 
-def _values(eqn: Any, given: Sequence, flags: Sequence[bool], results: Sequence[bool]) -> list:
+def _values(eqn: Equation, given: Sequence, flags: Sequence[bool], results: Sequence[bool]) -> list:
     """Returns the results of an equation that do not depend on its moving operands, with None for the results that do.
 
     ``given``: the operands, None for moving ones; ``flags``, ``results``: masks of the operands that move, and of the
@@ -92,7 +96,7 @@ def _values(eqn: Any, given: Sequence, flags: Sequence[bool], results: Sequence[
     return [None if r else next(known) for r in results]
 
 
-def _constant_outputs(jaxpr: Any, values: Sequence, moves: Sequence[bool], results: Sequence[bool]) -> list:
+def _constant_outputs(jaxpr: ClosedJaxpr, values: Sequence, moves: Sequence[bool], results: Sequence[bool]) -> list:
     """Returns those outputs of a closed jaxpr that depend on no moving input: the ones outside the mask ``results``.
 
     ``values``: its inputs, None for moving ones, which the mask ``moves`` marks.
@@ -107,7 +111,7 @@ def _spread(known: Sequence, moves: Sequence[bool]) -> list:
     return [None if m else next(rest) for m in moves]
 
 
-def _while(p: Any, given: Sequence, flags: Sequence[bool], results: Sequence[bool]) -> Sequence:
+def _while(p: Params, given: Sequence, flags: Sequence[bool], results: Sequence[bool]) -> Sequence:
     a, b = p["cond_nconsts"], p["body_nconsts"]
     moves = [*flags[a : a + b], *results]
     more = lambda now: _constant_outputs(
@@ -117,7 +121,7 @@ def _while(p: Any, given: Sequence, flags: Sequence[bool], results: Sequence[boo
     return lax.while_loop(more, body, [x for x, r in zip(given[a + b :], results, strict=True) if not r])
 
 
-def _scan(p: Any, given: Sequence, flags: Sequence[bool], results: Sequence[bool]) -> Sequence:
+def _scan(p: Params, given: Sequence, flags: Sequence[bool], results: Sequence[bool]) -> Sequence:
     fixed, state = scan_counts(p)
     moves = [*flags[:fixed], *results[:state], *flags[fixed + state :]]
     count = state - sum(results[:state])
@@ -133,7 +137,7 @@ def _scan(p: Any, given: Sequence, flags: Sequence[bool], results: Sequence[bool
     return [*last, *made]
 
 
-def _branch(eqn: Any, given: Sequence, moves: Sequence[bool], results: Sequence[bool], linear: bool) -> list:
+def _branch(eqn: Equation, given: Sequence, moves: Sequence[bool], results: Sequence[bool], linear: bool) -> list:
     """Returns the results of a cond, by two conds: one for the results that do not depend on moving operands,
     one for the others.
 
@@ -150,10 +154,10 @@ def _branch(eqn: Any, given: Sequence, moves: Sequence[bool], results: Sequence[
         known, other = iter(still), iter(lines)
         return [next(other) if m else next(known) for m in moves]
 
-    def values(part: Any) -> Callable:
+    def values(part: ClosedJaxpr) -> Callable:
         return lambda still: _constant_outputs(part, _spread(still, moves), moves, results)
 
-    def pulled(part: Any) -> Callable:
+    def pulled(part: ClosedJaxpr) -> Callable:
         def of(still: Sequence, change: Sequence) -> list:
             def pushed(lines: Sequence) -> list:
                 found = _evaluate(part.jaxpr, part.consts, full(still, lines), moves, True)[0]
@@ -174,7 +178,7 @@ def _branch(eqn: Any, given: Sequence, moves: Sequence[bool], results: Sequence[
     return [next(changes) if r else next(known) for r in results]
 
 
-def _choose(index: Any, branches: Sequence[Callable], *operands: Any) -> Any:
+def _choose(index: Array, branches: Sequence[Callable[..., T]], *operands: object) -> T:
     """Returns ``branches[index](*operands)``, by a cond or a switch."""
     if len(branches) == 2:
         return lax.cond(index.astype(bool), branches[1], branches[0], *operands)

@@ -108,12 +108,12 @@ def state_problem(
     )
 
 
-def friction_of(parts: Any, args: Any) -> Array:
+def friction_of(parts: Any, args: object) -> Array:
     """Coefficients of friction (m,) of the contacts of all parts."""
     return jnp.stack([jnp.asarray(value_at(mu, args)) for part in parts for mu in part.friction_coefficients])
 
 
-def friction_at_speeds(parts: Any, speeds: Array, args: Any) -> Array:
+def friction_at_speeds(parts: Any, speeds: Array, args: object) -> Array:
     """Coefficients of friction (m,) of contacts with the slip ``speeds`` (m,)."""
     every = enumerate(mu for part in parts for mu in part.friction_coefficients)
     return jnp.stack(

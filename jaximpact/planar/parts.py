@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import ArrayLike
 
 from ..jaxtools.argument_checks import real_number
 from ..mechanics.coefficients import OfSpeed
@@ -40,11 +41,11 @@ class Part:
             elif one.name == "ends":
                 object.__setattr__(self, "ends", tuple(point_of("ends", x) for x in value))
 
-    def joints(self, pose: Pose, t: Any, args: Any) -> list:
+    def joints(self, pose: Pose, t: ArrayLike, args: object) -> list:
         """Values of the part's joint equations, () or (k,), which the part keeps at zero."""
         return []
 
-    def gaps(self, pose: Pose, t: Any, args: Any) -> list:
+    def gaps(self, pose: Pose, t: ArrayLike, args: object) -> list:
         """Gaps () of the part, which it keeps from becoming negative."""
         return []
 
@@ -53,16 +54,16 @@ class Part:
         exerts a generalised force."""
         return []
 
-    def forces(self, s: Sequence, rate: Sequence, t: Any, args: Any) -> list:
+    def forces(self, s: Sequence, rate: Sequence, t: ArrayLike, args: object) -> list:
         """Generalised forces () along the part's `coordinates`, one for each; ``s``: their values; ``rate``:
         their time derivatives."""
         return []
 
-    def potential(self, s: Sequence, args: Any) -> Any:
+    def potential(self, s: Sequence, args: object) -> Array | float:
         """Potential energy () of the part; ``s``: values of its `coordinates`."""
         return 0.0
 
-    def slips(self, pose: Pose, v: Array, args: Any) -> list:
+    def slips(self, pose: Pose, v: Array, args: object) -> list:
         """Slip velocities (), one for each gap, at coordinate velocities v (d,): zeros for a part without friction."""
         return [jnp.zeros((), v.dtype) for _ in self.gap_names]
 
@@ -85,7 +86,7 @@ class Part:
         first, last = self.ends  # type: ignore[attr-defined]
         return pose.point(self.a, first) - pose.point(self.b, last)
 
-    def _turn(self, pose: Pose) -> Any:
+    def _turn(self, pose: Pose) -> Array:
         return pose.angle(self.a) - pose.angle(self.b)
 
 
@@ -96,7 +97,7 @@ class Pin(Part):
     equations = (" x", "m"), (" y", "m")
     at: Point
 
-    def joints(self, pose: Pose, t: Any, args: Any) -> list:
+    def joints(self, pose: Pose, t: ArrayLike, args: object) -> list:
         return [pose.point(self.a, self.at) - pose.point(self.b, self.at)]
 
 
@@ -115,7 +116,7 @@ class Slot(Part):
         super().__post_init__()
         object.__setattr__(self, "along", unit_vector("along", self.along))
 
-    def joints(self, pose: Pose, t: Any, args: Any) -> list:
+    def joints(self, pose: Pose, t: ArrayLike, args: object) -> list:
         across = pose.direction(self.b, (-self.along[1], self.along[0]))
         return [across @ (pose.point(self.a, self.at) - pose.point(self.b, self.at))]
 
@@ -126,7 +127,7 @@ class Slider(Slot):
 
     equations = (" across", "m"), (" angle", "rad")
 
-    def joints(self, pose: Pose, t: Any, args: Any) -> list:
+    def joints(self, pose: Pose, t: ArrayLike, args: object) -> list:
         return [*super().joints(pose, t, args), self._turn(pose)]
 
 
@@ -142,7 +143,7 @@ class Rod(Part):
         if self.ends[0] == self.ends[1]:
             raise ValueError(f"Rod: both ends are {self.ends[0]}; a Pin keeps two points together")
 
-    def joints(self, pose: Pose, t: Any, args: Any) -> list:
+    def joints(self, pose: Pose, t: ArrayLike, args: object) -> list:
         apart, length = self._apart(pose), distance_of(self.ends)
         return [(apart @ apart - length**2) / (2 * length)]
 
@@ -155,7 +156,7 @@ class Drive(Part):
     equations = (("", "rad"),)
     angle: Callable[[Any, Any], Any]
 
-    def joints(self, pose: Pose, t: Any, args: Any) -> list:
+    def joints(self, pose: Pose, t: ArrayLike, args: object) -> list:
         return [self._turn(pose) - self.angle(t, args)]
 
 
@@ -168,7 +169,7 @@ class Motor(Part):
     def coordinates(self, pose: Pose) -> list:
         return [self._turn(pose)]
 
-    def forces(self, s: Sequence, rate: Sequence, t: Any, args: Any) -> list:
+    def forces(self, s: Sequence, rate: Sequence, t: ArrayLike, args: object) -> list:
         return [self.torque(t, s[0], rate[0], args) if callable(self.torque) else self.torque]
 
 
@@ -183,7 +184,7 @@ class Force(Part):
         place = pose.point(self.a, self.at)
         return [place[0], place[1]]
 
-    def forces(self, s: Sequence, rate: Sequence, t: Any, args: Any) -> list:
+    def forces(self, s: Sequence, rate: Sequence, t: ArrayLike, args: object) -> list:
         push = self.force(t, args)
         return [push[0], push[1]]
 
@@ -199,14 +200,14 @@ class Elastic(Part):
     stiffness: Number = 0.0
     damping: Number = 0.0
 
-    def _stretch(self, s: Any, args: Any) -> Any:
+    def _stretch(self, s: Any, args: object) -> Array:
         """Difference between the coordinate s and its value at rest."""
         raise TypeError(f"{type(self).__name__} has no length at rest")
 
-    def forces(self, s: Sequence, rate: Sequence, t: Any, args: Any) -> list:
+    def forces(self, s: Sequence, rate: Sequence, t: ArrayLike, args: object) -> list:
         return [-value_at(self.stiffness, args) * self._stretch(s[0], args) - value_at(self.damping, args) * rate[0]]
 
-    def potential(self, s: Sequence, args: Any) -> Any:
+    def potential(self, s: Sequence, args: object) -> Array | float:
         return 0.5 * value_at(self.stiffness, args) * self._stretch(s[0], args) ** 2
 
 
@@ -226,7 +227,7 @@ class Spring(Elastic):
         apart = self._apart(pose)
         return [jnp.sqrt(apart @ apart)]
 
-    def _stretch(self, s: Any, args: Any) -> Any:
+    def _stretch(self, s: Any, args: object) -> Array:
         return s - (distance_of(self.ends) if self.length is None else value_at(self.length, args))
 
 
@@ -244,7 +245,7 @@ class AngleSpring(Elastic):
     def coordinates(self, pose: Pose) -> list:
         return [self._turn(pose)]
 
-    def _stretch(self, s: Any, args: Any) -> Any:
+    def _stretch(self, s: Any, args: object) -> Array:
         return s - value_at(self.angle, args)
 
 
@@ -273,11 +274,11 @@ class Wall(Part):
         if not callable(self.friction) and real_number("friction", self.friction) < 0:
             raise ValueError(f"friction must be >= 0, got {self.friction!r}")
 
-    def gaps(self, pose: Pose, t: Any, args: Any) -> list:
+    def gaps(self, pose: Pose, t: ArrayLike, args: object) -> list:
         apart = pose.point(self.a, self.point) - pose.point(self.b, self.at)
         return [pose.direction(self.b, self.normal) @ apart - value_at(self.radius, args)]
 
-    def slips(self, pose: Pose, v: Array, args: Any) -> list:
+    def slips(self, pose: Pose, v: Array, args: object) -> list:
         normal = pose.direction(self.b, self.normal)
         touch = pose.point(self.a, self.point) - value_at(self.radius, args) * normal
         along = pose.velocity(self.a, touch, v) - pose.velocity(self.b, touch, v)
@@ -301,7 +302,7 @@ class Bumper(Part):
     distance: Number
     name: str = ""
 
-    def gaps(self, pose: Pose, t: Any, args: Any) -> list:
+    def gaps(self, pose: Pose, t: ArrayLike, args: object) -> list:
         # its square is smooth at all places, and near contact over twice the distance the same
         apart, least = self._apart(pose), value_at(self.distance, args)
         return [(apart @ apart - least**2) / (2 * least)]
@@ -320,7 +321,7 @@ class Clearance(Part):
     play: Number
     name: str = ""
 
-    def gaps(self, pose: Pose, t: Any, args: Any) -> list:
+    def gaps(self, pose: Pose, t: ArrayLike, args: object) -> list:
         apart, most = self._apart(pose), value_at(self.play, args)
         return [(most**2 - apart @ apart) / (2 * most)]
 
@@ -345,7 +346,7 @@ class AngleStop(Part):
         if self.low is None and self.high is None:
             raise ValueError("AngleStop: give low=, high= or both, in rad")
 
-    def gaps(self, pose: Pose, t: Any, args: Any) -> list:
+    def gaps(self, pose: Pose, t: ArrayLike, args: object) -> list:
         turn = self._turn(pose)
         low = [] if self.low is None else [turn - value_at(self.low, args)]
         return low if self.high is None else [*low, value_at(self.high, args) - turn]

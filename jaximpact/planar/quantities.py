@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from jax import Array
+from numpy.typing import ArrayLike
 
 from ..jaxtools.argument_checks import real, real_number, short
 
@@ -14,7 +16,7 @@ Point = tuple[float, float]
 Number = float | Callable[[Any], Any]  # a number, or a function of args
 
 
-def value_at(x: Any, args: Any) -> Any:
+def value_at(x: Any, args: object) -> Array:
     """A number x of a part or body: itself or, if it is a function of args, its value at ``args``."""
     return x(args) if callable(x) else x
 
@@ -30,7 +32,7 @@ def positive(name: str, x: float) -> float:
     return found
 
 
-def point_of(name: str, p: Any) -> Point:
+def point_of(name: str, p: ArrayLike) -> Point:
     found = real(name, p)
     if found.shape != (2,) or not np.all(np.isfinite(found)):
         raise ValueError(f"{name} must be a point or direction (x, y), got {short(p)}")

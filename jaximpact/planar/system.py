@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.typing import ArrayLike
 
 from ..jaxtools.argument_checks import is_traced, real_number
 from ..jaxtools.jaxpr_tools import replay_jaxpr
@@ -81,7 +82,7 @@ class System:
         """Coordinates (d,) at the start: the bodies as they were stated."""
         return np.concatenate([[*body.centre, 0.0] for _, body in self.bodies])
 
-    def start(self, args: Any = None, t0: float = 0.0, **spins: float) -> tuple[Array, Array]:
+    def start(self, args: object = None, t0: float = 0.0, **spins: float) -> tuple[Array, Array]:
         """Position and velocity (d,) at the start, consistent with the joints.
 
         Args:
@@ -109,38 +110,38 @@ class System:
 
     # functions of the problem
 
-    def mass(self, q: Array, args: Any) -> Array:
+    def mass(self, q: Array, args: object) -> Array:
         """Diagonal (d,) of the mass matrix."""
         found = [(value_at(b.mass, args), value_at(b.mass, args), value_at(b.inertia, args)) for _, b in self.bodies]
         return jnp.stack([jnp.asarray(x, q.dtype) for body in found for x in body])
 
-    def joints(self, t: Any, q: Array, args: Any) -> Array:
+    def joints(self, t: ArrayLike, q: Array, args: object) -> Array:
         """Joint equations (j,), zero where they hold."""
         return self._stack("joints", t, q, args)
 
-    def gaps(self, t: Any, q: Array, args: Any) -> Array:
+    def gaps(self, t: ArrayLike, q: Array, args: object) -> Array:
         """Gaps (m,)."""
         return _recorded_gaps(self)(t, q, args)
 
-    def _stack(self, kind: str, t: Any, q: Array, args: Any) -> Array:
+    def _stack(self, kind: str, t: ArrayLike, q: Array, args: object) -> Array:
         pose = self.pose(q)
         found = [jnp.asarray(x, q.dtype) for part in self.parts for x in getattr(part, kind)(pose, t, args)]
         return jnp.concatenate([jnp.atleast_1d(x) for x in found])
 
-    def slip(self, t: Any, q: Array, v: Array, args: Any) -> Array:
+    def slip(self, t: ArrayLike, q: Array, v: Array, args: object) -> Array:
         """Slip velocities (m,) of the contacts; zero except at walls, since other contacts have no friction."""
         pose = self.pose(q)
         return jnp.stack([jnp.asarray(x, q.dtype) for part in self.parts for x in part.slips(pose, v, args)])
 
-    def friction(self, args: Any) -> Array:
+    def friction(self, args: object) -> Array:
         """Coefficients of friction (m,)."""
         return friction_of(self.parts, args)
 
-    def friction_at(self, speeds: Array, args: Any) -> Array:
+    def friction_at(self, speeds: Array, args: object) -> Array:
         """Coefficients of friction (m,) of contacts with the slip ``speeds`` (m,)."""
         return friction_at_speeds(self.parts, speeds, args)
 
-    def force(self, t: Any, q: Array, v: Array, args: Any) -> Array:
+    def force(self, t: ArrayLike, q: Array, v: Array, args: object) -> Array:
         """Generalised force (d,)."""
         weight = jnp.zeros_like(q).at[1::3].set(-jnp.asarray(value_at(self.gravity, args), q.dtype))
         found = weight * self.mass(q, args)
@@ -155,7 +156,7 @@ class System:
         ]
         return found + jax.vjp(along, q)[1](push)[0]
 
-    def energy(self, t: Any, q: Array, v: Array, args: Any) -> Array:
+    def energy(self, t: ArrayLike, q: Array, v: Array, args: object) -> Array:
         """Kinetic energy, and potential energy of weights and springs [J]."""
         pose, mass = self.pose(q), self.mass(q, args)
         stored = [part.potential(part.coordinates(pose), args) for part in self.parts]
@@ -164,7 +165,7 @@ class System:
 
     # to be drawn
 
-    def position(self, q: Any, body: str, point: Point) -> Array:
+    def position(self, q: ArrayLike, body: str, point: Point) -> Array:
         """Position (2,), at coordinates q (d,), of the point of a body that was at ``point`` at the start."""
         return self.pose(jnp.asarray(q)).point(body, point_of("point", point))
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..jaxtools.argument_checks import is_traced, real
 from .impulse_intervals import REBOUND, runs
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 ALIGNED = 1e-9  # of a step: times as near as that to a row count as the time of the row
 
 
-def at(solution: Solution, t: Any) -> Solution:
+def at(solution: Solution, t: ArrayLike) -> Solution:
     """Interpolates a solution to the times ``t``: see `Solution.at`."""
     if is_traced(solution, t):
         raise TypeError(
@@ -34,7 +35,7 @@ def at(solution: Solution, t: Any) -> Solution:
     return replace(solution, **state, energy=None, origin=replace(solution.origin, every_step=False))
 
 
-def checked_times(solution: Solution, t: Any) -> tuple[np.ndarray, np.ndarray]:
+def checked_times(solution: Solution, t: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     """Returns the times t as an array (k,), and the times of the solution's rows; raises unless its rows are all steps
     and t lies in [t0, t1]."""
     check_rows(solution)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..jaxtools.argument_checks import check_counts, is_traced, known_numbers
 from ..mechanics.events.impact_record import IMPACT, KINDS
@@ -34,7 +35,7 @@ class Save:
     kinds: ClassVar[tuple[str, ...]] = (IMPACT,)  # or of events of other kinds
 
     @classmethod
-    def of(cls, save: Any) -> Save:
+    def of(cls, save: SaveLike) -> Save:
         """`Save` from its short forms: "all", "final", a whole number k, an array of times, or a `Save`."""
         if isinstance(save, cls):
             if save.function is not None and not callable(save.function):
@@ -87,3 +88,7 @@ class Events(Save):
 
     impacts: int = 8  # type: ignore[misc]
     kinds: tuple[str, ...] = (IMPACT,)  # type: ignore[misc]
+
+
+# "all", "final", a whole number k, times, a function of a state, or a `Save`
+SaveLike = Save | str | int | Callable | ArrayLike

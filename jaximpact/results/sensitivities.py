@@ -224,7 +224,7 @@ def unit_of(name: str, naming: Labels) -> str:
     return naming.unit(COORDINATES[root], place)
 
 
-def components(tree: Any, batch: int, naming: Labels) -> tuple[tuple[str, ...], np.ndarray]:
+def components(tree: object, batch: int, naming: Labels) -> tuple[tuple[str, ...], np.ndarray]:
     """Names (n,) and values (B, n) of all numbers in a pytree; its leaves have a leading axis B if ``batch`` is 1."""
     names, parts = [], []
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):

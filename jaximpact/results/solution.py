@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from numpy.typing import ArrayLike
 
 from ..jaxtools.argument_checks import is_array, is_traced
 from ..mechanics.labels import UNNAMED, Labels
@@ -28,6 +29,8 @@ from .tables import to_dataset, to_table
 if TYPE_CHECKING:
     import pandas
     import xarray
+
+    from ..mechanics.problem import Problem
 
 P = ParamSpec("P")
 R = TypeVar("R", bound=Result)
@@ -205,7 +208,7 @@ class Solution(Drawable):
 
     # other times
 
-    def at(self, t: Any, problem: Any = None, **options: Any) -> Solution:
+    def at(self, t: ArrayLike, problem: Problem | None = None, **options: Any) -> Solution:
         """Interpolates the motion to other times, as ``save=t`` would have given it.
 
         Without ``problem``: positions are affine and impulses are spread evenly over each step; v and z are those of
@@ -250,12 +253,12 @@ class Solution(Drawable):
         gained = self.joint_impulse[..., 1:, :] - self.joint_impulse[..., :-1, :]
         return gained / (self.t[..., 1:] - self.t[..., :-1])[..., None]
 
-    def impacts(self, problem: Any, **options: Any) -> Any:
+    def impacts(self, problem: Problem, **options: Any) -> Any:
         """Times, velocities and impulses of all impacts: `jaximpact.analysis.impacts` of this solution, with the same
         options (args included)."""
         return analysis().impacts(problem, self, **options)
 
-    def slips(self, problem: Any, **options: Any) -> Any:
+    def slips(self, problem: Problem, **options: Any) -> Any:
         """Modes (open, stick, slip) of each contact, work of friction, and events of slip: `jaximpact.analysis.slips`
         of this solution, with the same options."""
         return analysis().slips(problem, self, **options)
@@ -351,7 +354,8 @@ def with_names(function: Callable[P, R]) -> Callable[P, R]:
         found = function(*args, **kwargs)
         every_step = None
         if saves is not None:
-            save = Save.of(kwargs.get("save", saves.default))
+            chosen: Any = kwargs.get("save", saves.default)
+            save = Save.of(chosen)
             every_step = save.every == 1 and save.function is None
         problem: Any = args[0] if args else kwargs["problem"]
         return found._with_labels(problem.naming, every_step)

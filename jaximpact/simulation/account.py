@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import ArrayLike
 
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
 from ..mechanics.scheme import Info, finite, time_of
 from ..mechanics.status import FAILURES, Status, as_status
+
+if TYPE_CHECKING:
+    from ..mechanics.scheme import State
 
 
 class Account(NamedTuple):
@@ -27,7 +31,7 @@ class Account(NamedTuple):
     status: Array
     failed_at: Array
     joint_residual: Any
-    error: Any = None
+    error: Array | None = None
     failed_by: Any = None
 
     @classmethod
@@ -56,7 +60,7 @@ class Account(NamedTuple):
         """The account as a `Solution` has it: the largest joint residual, (), None without joints."""
         return self._replace(joint_residual=jnp.max(self.joint_residual) if self.joint_residual.size else None)
 
-    def with_step(self, problem: Problem, motion: Motion, k: Any, state: Any, info: Info) -> Account:
+    def with_step(self, problem: Problem, motion: Motion, k: ArrayLike, state: State, info: Info) -> Account:
         """Adds a ``state`` and the `Info` of step ``k``; with XLA the step ends at that state,
         in native code it starts from it."""
         t = time_of(motion, state)

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.typing import ArrayLike
 
 from ..compiler.xla_cache import PersistentJit
 from ..jaxtools.argument_checks import check_counts, check_kind, is_array, is_number, is_traced, short
@@ -43,7 +44,9 @@ from .validation import check_problem
 NODES = 1000  # of a Gauss-Legendre rule
 
 
-def choose_methods(scheme: Any, projection: Any, problem: Any, steps: bool = True) -> tuple[Any, Any]:
+def choose_methods(
+    scheme: Scheme | None, projection: ContactSolver | None, problem: Problem, steps: bool = True
+) -> tuple[Scheme, ContactSolver]:
     """Scheme and projection, with the defaults for the problem for None;
     raises for classes or names in place of instances.
 
@@ -75,7 +78,7 @@ def _default_scheme(problem: Problem, steps: bool) -> Scheme:
     return MoreauJean() if more else PaoliSchatzman()
 
 
-def _check_method(name: str, method: Any, kind: type, example: str) -> None:
+def _check_method(name: str, method: object, kind: type, example: str) -> None:
     """Checks a scheme or projection and its options: flags, counts from 1 on, and finite numbers >= 0;
     and that jax knows its class."""
     check_kind(name, method, kind, f"a {name} such as {example}")
@@ -104,7 +107,7 @@ def _check_method(name: str, method: Any, kind: type, example: str) -> None:
             raise ValueError(f"{name} must be finite and not negative, got {value!r}")
 
 
-def check_step(scheme: Scheme, problem: Problem, h: Any, steps: Any) -> None:
+def check_step(scheme: Scheme, problem: Problem, h: ArrayLike, steps: int | None) -> None:
     if h is not None and steps is not None:
         raise ValueError("give either h, the step, or steps, the number of steps, not both")
     if h is None and steps is None:
@@ -115,7 +118,7 @@ def check_step(scheme: Scheme, problem: Problem, h: Any, steps: Any) -> None:
         check_counts(steps=steps)
 
 
-def choose_grid(scheme: Scheme, save: Save, problem: Problem, t0: Any, t1: Any) -> int | None:
+def choose_grid(scheme: Scheme, save: Save, problem: Problem, t0: ArrayLike, t1: ArrayLike) -> int | None:
     """Returns the number of steps that ``save`` needs, for a scheme that chooses its own; None for others."""
     if not scheme.traits.by_tolerance:
         return None
@@ -148,14 +151,16 @@ def has_good_start(problem: Problem, motion: Motion) -> Array:
 
 
 @partial(PersistentJit, static=("one", "axes"))
-def _of_lanes(problem: Problem, motion: Motion, one: PersistentJit, axes: tuple) -> Any:
+def _of_lanes(problem: Problem, motion: Motion, one: PersistentJit, axes: tuple) -> StartReport:
     if not any(axis == 0 for axis in axes):
         # only h, e or t1 differ between lanes: one start
         return jax.tree.map(lambda x: x[None], one(problem, motion))
     return jax.vmap(one, in_axes=(None, Lanes(motion, axes, 0).in_axes))(problem, motion)
 
 
-def start_reports(problem: Problem, lanes: Lanes, h: Any = None, one: PersistentJit = _report) -> StartReport:
+def start_reports(
+    problem: Problem, lanes: Lanes, h: ArrayLike | None = None, one: PersistentJit = _report
+) -> StartReport:
     """Start reports of all lanes, with a leading lane axis; ``h``: step, which sets the tolerance for closed contacts,
     or None.
 

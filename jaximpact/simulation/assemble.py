@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +33,7 @@ def assemble(
     v0: ArrayLike,
     *,
     t0: ArrayLike = 0.0,
-    args: Any = None,
+    args: object = None,
     free: Sequence[int | str] | None = None,
 ) -> tuple[Array, Array]:
     """Computes the position and velocity that satisfy the joints and are nearest to (q0, v0) in the kinetic metric.
@@ -93,7 +92,7 @@ def assemble(
     return q, v
 
 
-def _places(problem: Problem, free: Any, d: int) -> tuple[int, ...]:
+def _places(problem: Problem, free: Sequence[int | str] | None, d: int) -> tuple[int, ...]:
     """Numbers, sorted, of the coordinates that ``free`` names or numbers;
     all of the ``d`` coordinates if it is None."""
     if free is None:
@@ -112,7 +111,7 @@ def _places(problem: Problem, free: Any, d: int) -> tuple[int, ...]:
 
 @partial(jax.jit, static_argnames="places")
 @full_precision()
-def _assemble(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, places: tuple[int, ...]) -> tuple:
+def _assemble(problem: Problem, q0: Array, v0: Array, t0: Array, args: object, places: tuple[int, ...]) -> tuple:
     """Returns position and velocity (d,); the residuals of the joints (j,) and of their rates (j,) there; and the
     scales of both residuals.
 
@@ -132,7 +131,7 @@ def _assemble(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, plac
         return found, matrix @ found, *invert_semidefinite(frozen(matrix @ found), cut, sparse=True)
 
     # near the joints first, with the metric alone: the second derivatives of joints lead astray from afar
-    def near(_: Any, x: Array) -> Array:
+    def near(_: object, x: Array) -> Array:
         matrix = jax.jacfwd(joints)(x)
         answer, gram, inverse, _ = response(matrix, metric)
         return x - answer @ solve_by_inverse(gram, inverse, joints(x))
@@ -149,7 +148,7 @@ def _assemble(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, plac
         # a dependent row has no force
         return jnp.concatenate([metric @ (x - start) - back(force)[0], jnp.where(kept, value, force)])
 
-    def solve(residual: Any, guess: Array) -> tuple[Array, Array]:
+    def solve(residual: Callable, guess: Array) -> tuple[Array, Array]:
         improve = lambda _, z: z - linalg.solve(jax.jacfwd(residual)(z), residual(z))
         return lax.fori_loop(0, NEWTON, improve, guess), jnp.zeros((), q0.dtype)
 

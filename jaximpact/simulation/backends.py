@@ -9,10 +9,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 import numpy as np
+from jax import Array
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
@@ -29,6 +30,11 @@ from .lanes import Lanes
 from .limits import FEW_MOTIONS, MAX_JACOBIAN_ENTRIES, MAX_JACOBIAN_ENTRIES_OF_FEW, MIN_XLA_GRADIENT_ENTRIES
 from .program import Program
 from .rows import RowRequest
+
+if TYPE_CHECKING:
+    from ..compiler.llvm.call import Jitted
+
+T = TypeVar("T")
 
 EXECUTIONS = ("auto", "xla", "native", "kernel")
 COMPILE = {"xla_cpu_prefer_vector_width": 512}  # the widest vectors of a CPU that has them
@@ -101,11 +107,11 @@ def through_xla(task: Task, program: Program, lanes: Lanes, shares: int = 1) -> 
 
 
 @partial(PersistentJit, static=("task", "axes", "shares"), options=COMPILE)
-def _vmap_program(program: Program, motion: Motion, length: Any, task: Task, axes: tuple, shares: int) -> Any:
+def _vmap_program(program: Program, motion: Motion, length: Array | None, task: Task, axes: tuple, shares: int) -> Any:
     return vmap_lanes(lambda motion: task(program, motion, length), motion, axes, shares)
 
 
-def vmap_lanes(one: Callable[[Motion], Any], motion: Motion, axes: tuple, shares: int) -> Any:
+def vmap_lanes(one: Callable[[Motion], T], motion: Motion, axes: tuple, shares: int) -> T:
     """The value of ``one`` vmapped over the lanes of a ``motion`` with lane ``axes``, on ``shares`` devices.
 
     To be called in a function that is compiled with the options `COMPILE`.
@@ -154,7 +160,7 @@ def as_native(task: Task, program: Program, lanes: Lanes) -> Call:
     return lambda motion, _: call(shape, motion)
 
 
-def native_or_xla(one: Callable, axes: tuple, xla: Callable[..., Any]) -> Callable[..., Any]:
+def native_or_xla(one: Jitted, axes: tuple, xla: Callable[..., T]) -> Callable[..., T]:
     """Returns a batched version of the jitted one-lane function ``one``:
     native code if numbers are known and it compiles, else ``xla``.
 
@@ -225,7 +231,7 @@ def _suits_xla(program: Program, motion: Motion) -> bool:
     return motion.q0.size * program.problem.count(motion.t0, motion.q0, motion.args) >= MIN_XLA_GRADIENT_ENTRIES
 
 
-def _or_refuse(execution: str, call: Callable[..., Any], *operands: Any) -> Any:
+def _or_refuse(execution: str, call: Callable[..., T], *operands: object) -> T:
     try:
         return call(*operands)
     except Unsupported as error:
@@ -234,7 +240,7 @@ def _or_refuse(execution: str, call: Callable[..., Any], *operands: Any) -> Any:
         raise ValueError(f"execution={execution!r} is not to be had here ({error}): give execution='xla'") from error
 
 
-def _either(first: Callable[..., Any], xla: Callable[..., Any], *operands: Any) -> Any:
+def _either(first: Callable[..., T], xla: Callable[..., T], *operands: object) -> T:
     """Returns ``first(*operands)``, run by native code or a kernel, or ``xla(*operands)`` if the
     former cannot be compiled."""
     try:

@@ -6,11 +6,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.typing import ArrayLike
 
 from ..jaxtools.progress import XLA_REPORTS, report_fraction
 from ..mechanics.status import Status
@@ -18,19 +19,26 @@ from ..results import Solution
 from .limits import MIN_SEGMENTED_STEPS, STABILITY_STEPS
 from .rows import Row, RowWriter
 
+if TYPE_CHECKING:
+    from ..mechanics.scheme import State
+    from .account import Account
+    from .motion_loop import MotionLoop
+
+T = TypeVar("T")
+
 
 class BatchedLoop:
     """Loop over the steps of a motion, batched by `jax.vmap`; its carry is (state of the scheme, `Row`, `Account`,
     `RowBuffer` of saved rows)."""
 
-    def __init__(self, motion_loop: Any) -> None:
+    def __init__(self, motion_loop: MotionLoop) -> None:
         self.motion_loop, self.program, self.motion = motion_loop, motion_loop.program, motion_loop.moving
         # part steps up to the time of a row are made for saved rows only, after the loop over all steps
         program = self.program
         self.afterwards = program.function is None or (not program.every and motion_loop.locates)
         self.keeper = RowWriter(program, self.motion, self.content)
 
-    def content(self, k: Any, row: Row, i: Any) -> Any:
+    def content(self, k: ArrayLike, row: Row, i: Any) -> Any:
         """Content to save for step k and the i-th saved time: the ``row`` after the step,
         or the value of the save function.
 
@@ -71,8 +79,8 @@ class BatchedLoop:
         first = jnp.asarray(1, jnp.int32)
         loses_second_derivative, ragged = motion_loop.loses_second_derivative(begin[1].q), length is not None
 
-        def body(carry: Any, k: Array) -> tuple[Any, None]:
-            live: Any = True
+        def body(carry: tuple, k: Array) -> tuple[tuple, None]:
+            live: Array | bool = True
             found = self.make_step(carry, k, loses_second_derivative)
             if ragged:
                 live = k <= steps
@@ -122,7 +130,7 @@ class BatchedLoop:
             rows = jax.tree.map(repeat, rows, last)
         return self.collect(state, row, rows, account)
 
-    def collect(self, state: Any, row: Row, kept: Any, account: Any) -> Solution:
+    def collect(self, state: State, row: Row, kept: Any, account: Account) -> Solution:
         """Solution from the last ``state``, the last ``row``, the saved rows ``kept`` before it, and the account."""
         program, motion, motion_loop, index = self.program, self.motion, self.motion_loop, self.keeper.index
         t1, final = motion.t1, motion_loop.row_at_end(row)
@@ -153,11 +161,11 @@ class BatchedLoop:
         )
 
 
-def _scan(body: Callable, carry: Any, numbers: Array) -> Any:
+def _scan(body: Callable, carry: T, numbers: Array) -> T:
     return lax.scan(body, carry, numbers)[0]
 
 
-def _scan_in_segments(body: Callable, carry: Any, numbers: Array) -> Any:
+def _scan_in_segments(body: Callable, carry: T, numbers: Array) -> T:
     """`lax.scan` over ``numbers`` that needs little memory in reverse mode.
 
     Only the states between segments are stored, about as many as the square root of the number of steps; a segment is

@@ -13,6 +13,7 @@ from typing import Any, Self, TypedDict
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from ..jaxtools.argument_checks import check_counts, check_memory, is_traced, real_array
 from ..jaxtools.threads import refuse_fork
@@ -55,11 +56,11 @@ class MotionOptions(TypedDict, total=False):
     """Options of motions, as in `solve`: parameters, restitution, friction, scheme and contact solver; None for an
     option that is not given."""
 
-    args: Any
-    e: Any
-    friction: Any
-    static_friction: Any
-    key: Any
+    args: object
+    e: ArrayLike | None
+    friction: ArrayLike | None
+    static_friction: ArrayLike | None
+    key: object
     scheme: Scheme | None
     projection: ContactSolver | None
 
@@ -68,14 +69,14 @@ class LaneOptions(MotionOptions, total=False):
     """Options of batches of motions, as in `ensemble`: those of `MotionOptions`,
     and which leaves of args carry a lane axis."""
 
-    args_axes: Any
+    args_axes: object
 
 
 @dataclass(frozen=True)
 class Call:
     """Arguments of motions under their names in `ensemble`; `canonical` returns them checked, and the numbers apart."""
 
-    problem: Any
+    problem: Problem
     q0: Any
     v0: Any
     t1: Any = None

@@ -3,17 +3,19 @@ errors name the argument."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..jaxtools.argument_checks import MAX_COUNT, is_array, is_traced, is_whole, known_numbers, real_array
 from ..mechanics.problem import Problem
 
 
-def cast_numbers(name: str, tree: Any, dtype: Any) -> Any:
+def cast_numbers(name: str, tree: object, dtype: np.dtype) -> Any:
     """Casts every real number and floating array of a pytree to ``dtype``; integer and boolean arrays are unchanged."""
 
     def cast(leaf: Any, where: str) -> Any:
@@ -39,7 +41,7 @@ def cast_numbers(name: str, tree: Any, dtype: Any) -> Any:
         return jax.tree_util.tree_map_with_path(lambda path, leaf: cast(leaf, name + jax.tree_util.keystr(path)), tree)
 
 
-def canonical_state(q0: Any, v0: Any) -> tuple[Any, Any]:
+def canonical_state(q0: ArrayLike, v0: ArrayLike) -> tuple[Any, Any]:
     """Returns q0 and v0 as arrays of one floating dtype: if only one of them is given as an array its dtype,
     else the promoted one."""
     arrays = [is_array(x) for x in (q0, v0)]
@@ -48,7 +50,7 @@ def canonical_state(q0: Any, v0: Any) -> tuple[Any, Any]:
     return q0.astype(dtype, copy=False), v0.astype(dtype, copy=False)
 
 
-def full_axes(args: Any, args_axes: Any) -> Any:
+def full_axes(args: object, args_axes: object) -> Any:
     """Expands args_axes to a pytree like args: 0 for a leaf with a lane axis, -1 for one without;
     ValueError if it is no prefix of args."""
     if args_axes is None:
@@ -75,18 +77,18 @@ def full_axes(args: Any, args_axes: Any) -> Any:
     return axes
 
 
-def leaf_axes(args: Any, args_axes: Any) -> tuple[int | None, ...]:
+def leaf_axes(args: object, args_axes: object) -> tuple[int | None, ...]:
     """Lane axis of every leaf of args: 0 or None."""
     return tuple(None if axis < 0 else 0 for axis in jax.tree.leaves(full_axes(args, args_axes)))
 
 
-def check_finite(**values: Any) -> None:
+def check_finite(**values: ArrayLike) -> None:
     for name, value in values.items():
         if not is_traced(value) and not np.isfinite(value).all():
             raise ValueError(f"{name} must be finite, got {_excerpt(np.asarray(value))}")
 
 
-def check_times(t0: Any, t1: Any, h: Any) -> None:
+def check_times(t0: ArrayLike, t1: ArrayLike, h: ArrayLike) -> None:
     """Raises unless h > 0, t1 > t0 and h <= t1 - t0, for one motion or lanes."""
     check_finite(t0=t0, t1=t1, h=h)
     if is_traced(t0, t1, h):
@@ -117,12 +119,12 @@ def count_steps(t0: Any, t1: Any, h: Any, eps: float) -> np.ndarray:
     return np.maximum(1, steps).astype(int)
 
 
-def check_restitution(e: Any) -> None:
+def check_restitution(e: ArrayLike | Callable | None) -> None:
     if not is_traced(e) and not ((e := np.asarray(e)) >= 0).all() & (e <= 1).all():
         raise ValueError(f"restitution must lie in [0, 1], got {_excerpt(np.asarray(e))}")
 
 
-def check_coefficients(friction: Any, name: str = "friction") -> None:
+def check_coefficients(friction: ArrayLike | Callable | None, name: str = "friction") -> None:
     """Raises unless the coefficients of friction are finite and not negative;
     None (no friction) and traced values pass."""
     if friction is not None and not is_traced(friction):
@@ -131,7 +133,7 @@ def check_coefficients(friction: Any, name: str = "friction") -> None:
             raise ValueError(f"{name} must be finite and >= 0, got {_excerpt(mu)}")
 
 
-def split_restitution(problem: Problem, e: Any, dtype: Any) -> tuple[Problem, Any]:
+def split_restitution(problem: Problem, e: ArrayLike | Callable | None, dtype: np.dtype) -> tuple[Problem, Any]:
     """Splits the restitution off the problem; returns the problem without it, a numeric mass cast to ``dtype``, and the
     restitution of a `Motion`.
 
@@ -146,7 +148,9 @@ def split_restitution(problem: Problem, e: Any, dtype: Any) -> tuple[Problem, An
     return Problem.tree_unflatten(functions, (0.0, mass, *(x for _, x in leaves[2:]))), e
 
 
-def split_friction(problem: Problem, given: Any, dtype: Any, name: str = "friction") -> tuple[Problem, Any]:
+def split_friction(
+    problem: Problem, given: ArrayLike | Callable | None, dtype: np.dtype, name: str = "friction"
+) -> tuple[Problem, Any]:
     """Splits the coefficients of friction off the problem; returns the problem without them,
     and the coefficients of a `Motion`.
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from .limits import MAX_STEPS_RATIO, MAX_WORK_RATIO
 SHORT_VECTORS = (2, 4, 8)
 
 
-def divide(counts: np.ndarray, chunk: int, shares: int = 1) -> list[tuple[Any, Any]]:
+def divide(counts: np.ndarray, chunk: int, shares: int = 1) -> list[tuple[slice | np.ndarray, slice | np.ndarray]]:
     """Divides lanes into chunks of at most ``chunk`` lanes with similar numbers of steps ``counts`` (B,),
     longest first.
 
@@ -34,11 +34,11 @@ def divide(counts: np.ndarray, chunk: int, shares: int = 1) -> list[tuple[Any, A
     sizes = np.array([len(part) for part in parts])
     lengths = np.array([counts[part[0]] for part in parts])
 
-    def padded(levels: Any) -> Any:
+    def padded(levels: Sequence[int] | np.ndarray) -> np.ndarray:
         levels = np.sort(levels)
         return levels[np.searchsorted(levels, sizes)]
 
-    def cost(levels: Any) -> Any:
+    def cost(levels: Sequence[int] | np.ndarray) -> np.ndarray:
         return padded(levels) @ lengths
 
     levels = [sizes.max()]
@@ -50,7 +50,7 @@ def divide(counts: np.ndarray, chunk: int, shares: int = 1) -> list[tuple[Any, A
     ]
 
 
-def split(count: int, chunk: int, shares: int = 1) -> list[tuple[Any, Any]]:
+def split(count: int, chunk: int, shares: int = 1) -> list[tuple[slice | np.ndarray, slice | np.ndarray]]:
     """Divides ``count`` lanes that all have the same number of steps into chunks; returns pairs as `divide`, with
     slices where possible."""
     number = -(-count // chunk)

@@ -51,7 +51,7 @@ def _automatic_chunk(program: Program, one: Motion) -> int:
     return int(np.clip(CHUNK_BYTES // ((program.rows + 1) * max(row, 1)), 1, largest_chunk()))
 
 
-def _as_slice(lanes: Any) -> Any:
+def _as_slice(lanes: slice | np.ndarray) -> slice | np.ndarray:
     """An index for these lanes: a slice if they are contiguous, which copies nothing."""
     if isinstance(lanes, slice):
         return lanes
@@ -63,9 +63,9 @@ def _as_slice(lanes: Any) -> Any:
 def in_chunks(
     program: Program,
     lanes: Lanes,
-    call: Callable[[Motion, Any], Any],
+    call: Callable[[Motion, Any], object],
     chunk: int | None = None,
-    progress: Any = False,
+    progress: bool | None = False,
     one: Motion | None = None,
     on_device: bool = False,
 ) -> Any:
@@ -97,7 +97,7 @@ def in_chunks(
         else _HostResults(count)
     )
 
-    def compute(members: Any, padded: Any) -> None:
+    def compute(members: Any, padded: slice | np.ndarray) -> None:
         longest = np.asarray(counts[padded].max(), np.int32) if ragged else None
         gathered.put(members, call(lanes.take(padded), longest))
 
@@ -134,7 +134,7 @@ class _HostResults:
     def __init__(self, count: int) -> None:
         self.count, self.arrays, self.lock = count, None, Lock()
 
-    def put(self, members: Any, found: Any) -> None:
+    def put(self, members: slice | np.ndarray, found: object) -> None:
         """Stores a chunk's results at the lane indices ``members``; entries beyond ``len(members)`` are padding."""
         leaves, structure = jax.tree.flatten(wait_interruptibly(found))
         leaves = [np.asarray(x) for x in leaves]
@@ -160,7 +160,7 @@ class _DeviceResults:
         self.parts: dict[int, Any] = {}  # by first lane
         self.stay: bool | None = None  # not known before the first chunk
 
-    def put(self, members: slice, found: Any) -> None:
+    def put(self, members: slice, found: object) -> None:
         """Stores the results of a chunk of the lanes ``members``; entries beyond their number are padding."""
         found = wait_interruptibly(found)
         with self.lock:

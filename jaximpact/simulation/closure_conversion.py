@@ -11,6 +11,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
+from jax.typing import ArrayLike
 
 from ..jaxtools.argument_checks import is_traced
 from ..jaxtools.derivative_rules import hoist_constants
@@ -47,7 +49,7 @@ class HoistedReset:
 
     behind: Any
 
-    def __call__(self, t: Any, q: Any, v: Any, k: int, args: Any) -> Any:
+    def __call__(self, t: ArrayLike, q: Array, v: Array, k: int, args: object) -> Any:
         return self.behind(t, q, v, args)[k]
 
 
@@ -102,5 +104,5 @@ def without_closures(program: Program, motion: Motion) -> tuple[Program, Motion]
 
 def methods_are_closed(program: Program) -> bool:
     """Whether scheme and solver hold no function, which might close over a traced number."""
-    methods: tuple[Any, ...] = (program.scheme, program.solver)
+    methods: tuple[object, ...] = (program.scheme, program.solver)
     return not any(callable(getattr(x, f.name)) for x in methods if is_dataclass(x) for f in fields(x))

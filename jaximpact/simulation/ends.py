@@ -4,7 +4,7 @@ or at the end of a step after which a condition holds."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,10 @@ from ..mechanics.problem import Problem
 from ..mechanics.rest import Watch
 from ..mechanics.scheme import Scheme
 from ..mechanics.trials.stops import Until
+
+if TYPE_CHECKING:
+    from ..mechanics.rest import AtRest, Jammed
+    from .rows import Row
 
 ALIGNED = 1e-9  # of a step: times as near as that to a step's end are its end
 
@@ -28,11 +32,11 @@ class End:
     def check(self, problem: Problem, scheme: Scheme) -> None:
         """Raises ValueError unless this end can be seen in motions of the problem by the scheme."""
 
-    def begin(self, row: Any, state: Any, motion: Motion) -> Any:
+    def begin(self, row: Row, state: Any, motion: Motion) -> Row:
         """Returns the ``row`` at the start with what is known of the end."""
         return row
 
-    def stop(self, row: Any, state: Any) -> Array | None:
+    def stop(self, row: Row, state: Any) -> Array | None:
         """Returns the time () at which the motion ended in a step to ``state`` or before; ``row``: that before the
         step."""
         return row.stop
@@ -41,7 +45,7 @@ class End:
         """Returns the carry (state, row, account) after a step, given those ``before`` and ``after`` it."""
         return after
 
-    def goes_on(self, row: Any) -> Array | bool:
+    def goes_on(self, row: Row) -> Array | bool:
         """Tests whether the motion goes on after the step of a row, ()."""
         return True
 
@@ -51,10 +55,10 @@ class Located(End):
 
     located = True
 
-    def begin(self, row: Any, state: Any, motion: Motion) -> Any:
+    def begin(self, row: Row, state: Any, motion: Motion) -> Row:
         return row._replace(stop=state.stop.time)
 
-    def stop(self, row: Any, state: Any) -> Array | None:
+    def stop(self, row: Row, state: Any) -> Array | None:
         return state.stop.time
 
 
@@ -62,7 +66,7 @@ class Located(End):
 class ByStep(End):
     """The end of the first step after which a ``condition`` holds (`mechanics.rest`)."""
 
-    condition: Any
+    condition: AtRest | Jammed
 
     by_step = True
 
@@ -75,7 +79,7 @@ class ByStep(End):
                 "scheme=MoreauJean(), Maury() or PaoliSchatzman(), or a surface, until=function(t, q, v, args)"
             )
 
-    def begin(self, row: Any, state: Any, motion: Motion) -> Any:
+    def begin(self, row: Row, state: Any, motion: Motion) -> Row:
         return row._replace(stop=jnp.full_like(motion.t0, jnp.inf), watch=Watch.start(motion))
 
     def after(self, problem: Problem, motion: Motion, before: tuple, after: tuple) -> tuple:
@@ -96,7 +100,7 @@ class ByStep(End):
         stays = (*stays[:2], old_account._replace(iterations=account.iterations))
         return jax.tree.map(lambda x, y: jnp.where(ends, x, y), stays, (new, row, account))
 
-    def goes_on(self, row: Any) -> Array | bool:
+    def goes_on(self, row: Row) -> Array | bool:
         return ~jnp.isfinite(row.stop)
 
 

@@ -4,10 +4,10 @@ alone need not state it anew."""
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..jaxtools.shapes import operand_type
 from ..jaxtools.trace_context import trace_settings
@@ -19,7 +19,7 @@ MAX_BYTES = 1024  # of an array whose entries are part of a key
 _known: dict[Hashable, tuple[Program, Lanes, int]] = {}
 
 
-def key_of(q0: Any, v0: Any, args: Any, methods: tuple, *others: Any) -> Hashable | None:
+def key_of(q0: ArrayLike, v0: ArrayLike, args: object, methods: tuple, *others: object) -> Hashable | None:
     """Hashable key of a call: types and shapes of the states and of args, and all other arguments by value; None if one
     of these has no key.
 
@@ -40,7 +40,7 @@ def key_of(q0: Any, v0: Any, args: Any, methods: tuple, *others: Any) -> Hashabl
     return None if None in of_values else key
 
 
-def _value(x: Any) -> Hashable | None:
+def _value(x: object) -> Hashable | None:
     """Key of a number, text or small array: equal keys mean the same bits; None for others."""
     if isinstance(x, int | float | str):
         return type(x), repr(x)

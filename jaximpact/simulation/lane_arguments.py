@@ -8,6 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
+from jax.typing import ArrayLike
 
 from ..jaxtools.argument_checks import is_traced, real_array
 from ..jaxtools.threads import make_executor, worker_count
@@ -22,7 +24,7 @@ from .lanes import Lanes
 from .start_report import StartReport, raise_or_warn
 
 
-def refuse_traced(tree: Any) -> None:
+def refuse_traced(tree: object) -> None:
     """Raises TypeError under a jax transformation: dividing lanes into chunks needs known numbers."""
     if is_traced(tree):
         raise TypeError(
@@ -32,7 +34,7 @@ def refuse_traced(tree: Any) -> None:
         )
 
 
-def numbers_of_lanes(name: str, e: Any, m: int | None, lanes: int | None) -> Any:
+def numbers_of_lanes(name: str, e: ArrayLike | None, m: int | None, lanes: int | None) -> Any:
     """Restitution ``e`` or coefficients of friction of a batched call, in one of their valid shapes: (N,) or (N, m) by
     lane, or (1, m) for all lanes.
 
@@ -57,12 +59,14 @@ def numbers_of_lanes(name: str, e: Any, m: int | None, lanes: int | None) -> Any
     return e[None]
 
 
-def is_shared(e: Any) -> bool:
+def is_shared(e: ArrayLike | None) -> bool:
     """Whether restitution or friction is the same for all lanes: one number, or (1, m)."""
     return e is None or np.ndim(e) == 0 or (np.ndim(e) == 2 and np.shape(e)[0] == 1)
 
 
-def contacts_of(name: str, problem: Problem, q0: Any, args: Any, axes: Any, scheme: Scheme) -> int | None:
+def contacts_of(
+    name: str, problem: Problem, q0: Array | np.ndarray, args: object, axes: object, scheme: Scheme
+) -> int | None:
     """Number m of contacts if the scheme takes one restitution e or friction for each; None if it does not,
     or m is unknown.
 
@@ -100,7 +104,7 @@ def common_length(named: dict[str, tuple[Any, Any]], leaves: list) -> int:
     return count
 
 
-def advice_on_axes(args: Any, axes: Any, lanes: int) -> str:
+def advice_on_axes(args: object, axes: object, lanes: int) -> str:
     """Advice for a message if a leaf of args looks like one value per lane and args_axes does not say so."""
     paths = jax.tree_util.tree_leaves_with_path(args)
     for (path, leaf), axis in zip(paths, jax.tree.leaves(axes), strict=True):
@@ -123,7 +127,7 @@ def check_lanes(problem: Problem, lanes: Lanes) -> Problem:
     def of_lanes(*one: Any) -> list:
         """Reports of the starts, or for each what ``one`` computes, of a chunk of lanes after the other."""
 
-        def part(begin: int) -> Any:
+        def part(begin: int) -> object:
             some = lanes if lanes.count <= size else lanes.some(slice(begin, begin + size))
             with differentiable():
                 found = start_reports(problem, some, shortest, *one)

@@ -11,12 +11,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import compress
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.extend.core import jaxpr_as_fun
 from jax.flatten_util import ravel_pytree
+from jax.tree_util import PyTreeDef
 
 from ..compiler.gpu import kernel
 from ..compiler.lane_axes import NO_MESH, used_by_moved
@@ -34,6 +36,9 @@ from .backends import Task, one_lane
 from .program import Program
 from .reverse_parts import Parts
 from .rows import RowRequest
+
+if TYPE_CHECKING:
+    from ..compiler.llvm.call import Jitted
 
 MAX_GRADIENTS_TO_COME = 256
 _gradients_to_come: dict[
@@ -70,7 +75,7 @@ class LaneFunction(abc.ABC):
         """
 
     @property
-    def branching(self) -> Any:
+    def branching(self) -> Jitted:
         """The function of operands and ``function``, jitted, that native code and kernels are compiled from."""
         return _branching if self.value.tells else _branching_without_account
 
@@ -108,8 +113,8 @@ class Value(LaneFunction):
     """
 
     task: Task
-    structure: Any
-    result: Any
+    structure: PyTreeDef
+    result: PyTreeDef
     execution: str = "auto"  # as in `solve`
     differentiated: bool = False
     walks_back: bool = False
@@ -134,7 +139,7 @@ class Value(LaneFunction):
     def value(self) -> Value:
         return self
 
-    def __call__(self, *leaves: Any, branches: bool = False) -> list:
+    def __call__(self, *leaves: Array, branches: bool = False) -> list:
         program, motion = self.unflatten(leaves)
         # jitted, so that values and derivatives share one trace
         found = jax.tree.leaves(one_lane(program.without_rows if branches else program, motion, task=self.task))
@@ -244,7 +249,7 @@ class Derivative(LaneFunction):
 class Tangent(Derivative):
     """JVP: maps the operands and the tangents of the moved operands to the tangents of the used outputs."""
 
-    def __call__(self, *operands: Any, branches: bool = False) -> list:
+    def __call__(self, *operands: Array, branches: bool = False) -> list:
         count = len(self.moved)
         of, some = self.outputs(operands[:count], branches)
         return jax.jvp(of, (some,), (list(operands[count:]),))[1]
@@ -267,7 +272,7 @@ class ValueAndTangent(Derivative):
         found = replace(self, function=function, used=tuple(compress(self.used, stays)))
         return found, [*stays, *compress(stays, self.used)]
 
-    def __call__(self, *operands: Any, branches: bool = False) -> list:
+    def __call__(self, *operands: Array, branches: bool = False) -> list:
         count = len(self.moved)
         of, some = replace(self, used=(True,) * len(self.used)).outputs(operands[:count], branches)
         values, changes = jax.jvp(of, (some,), (list(operands[count:]),))
@@ -285,7 +290,7 @@ class ForwardJacobian(Derivative):
 
     new_axes: ClassVar[int] = 1
 
-    def __call__(self, *operands: Any, branches: bool = False) -> list:
+    def __call__(self, *operands: Array, branches: bool = False) -> list:
         return _by_directions(*self.outputs(operands, branches))[1]
 
 
@@ -295,7 +300,7 @@ class ValueAndJacobian(ValueAndTangent):
 
     new_axes: ClassVar[int] = 1
 
-    def __call__(self, *operands: Any, branches: bool = False) -> list:
+    def __call__(self, *operands: Array, branches: bool = False) -> list:
         values, changes = _by_directions(*replace(self, used=(True,) * len(self.used)).outputs(operands, branches))
         return [*(x[None] for x in values), *compress(changes, self.used)]
 
@@ -318,7 +323,7 @@ class Cotangent(Derivative):
     """VJP: maps the operands and the cotangents of the used outputs to the cotangents of the moved operands, by a
     backward pass through the steps."""
 
-    def __call__(self, *operands: Any, branches: bool = False) -> list:
+    def __call__(self, *operands: Array, branches: bool = False) -> list:
         count = len(self.moved)
         of, some = self.outputs(operands[:count], branches)
         # the steps without what only other outputs need: status and account
@@ -370,7 +375,7 @@ def lanewise(function: Any, axes: tuple, count: int | None) -> Callable:
     """The lane function for ``count`` lanes (None: one, without a lane axis), in the form that XLA compiles."""
     of_lanes = function if count is None else jax.vmap(function, in_axes=axes, axis_size=count)
 
-    def run(*operands: Any) -> Any:
+    def run(*operands: Array) -> Any:
         with full_precision():
             return of_lanes(*operands)
 
@@ -385,13 +390,13 @@ _branching = jax.jit(lambda *operands, function: function(*operands, branches=Tr
 
 
 @partial(jax.jit, static_argnames="function")
-def _branching_without_account(*operands: Any, function: LaneFunction) -> list:
+def _branching_without_account(*operands: Array, function: LaneFunction) -> list:
     closed = _branching.trace(*operands, function=function).jaxpr
     return jaxpr_as_fun(without_dead_code(closed))(*operands)
 
 
 @cache
-def _of_account(result: Any) -> tuple[bool, ...]:
+def _of_account(result: PyTreeDef) -> tuple[bool, ...]:
     """Returns the mask of the leaves of a solution, of which ``result`` is the structure,
     that belong to the account of the motion."""
     found, _ = jax.tree_util.tree_flatten_with_path(jax.tree.unflatten(result, range(result.num_leaves)))

@@ -3,7 +3,7 @@ for native code on CPUs and for GPU kernels."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,9 @@ from .motion_loop import MotionLoop
 from .program import Program
 from .rows import RowRequest, step_at_or_after
 
+if TYPE_CHECKING:
+    from .motion_loop import Carry
+
 
 class LaneLoop:
     """Loop over the steps of one lane; its carry is (state of the scheme, `Row` and `Account` after the last step), and
@@ -26,19 +29,19 @@ class LaneLoop:
     def __init__(self, motion_loop: MotionLoop) -> None:
         self.motion_loop, self.program, self.motion = motion_loop, motion_loop.program, motion_loop.moving
 
-    def run(self, carry: Any) -> Solution:
+    def run(self, carry: Carry) -> Solution:
         """Makes all steps from the carry before the first; returns the solution with the saved rows."""
         if self.program.rows:
             each = (jax.ShapeDtypeStruct((), x) for x in (jnp.int32, carry[1].q.dtype, bool))
             return self.solution_from(*stream(self.next_row, carry, RowRequest._make(each)))
         return self.at_end(self.step_to(self.motion.steps, carry))
 
-    def at_end(self, carry: Any) -> Solution:
+    def at_end(self, carry: Carry) -> Solution:
         """Solution whose only row is the last, from the carry after the last step."""
         rows = self.row_at(carry, self.motion.steps, None)
         return self.solution_from(carry, jax.tree.map(lambda x: x[None], rows))
 
-    def solution_from(self, carry: Any, rows: Any) -> Solution:
+    def solution_from(self, carry: Carry, rows: tuple) -> Solution:
         """The solution from the last carry and the rows."""
         program, (state, row, account) = self.program, carry
         account = self.motion_loop.close_account(state, row, account)
@@ -49,7 +52,7 @@ class LaneLoop:
         one = jax.tree.map(lambda x: x[None], (*final[:4], energy, final.joint_impulse, final.friction_impulse))
         return self.motion_loop.solution(state, row, (t, *one), values, account)
 
-    def next_row(self, carry: Any, turn: RowRequest) -> tuple[Any, Any]:
+    def next_row(self, carry: Carry, turn: RowRequest) -> tuple[Carry, tuple]:
         """Makes steps up to the row that ``turn`` requests; returns the carry after them and the content of the row."""
         motion = self.motion
         of_time = not self.program.every
@@ -58,11 +61,11 @@ class LaneLoop:
         carry = self.step_to(target, carry)
         return carry, self.row_at(carry, target, turn)
 
-    def step_to(self, target: Array, carry: Any) -> Any:
+    def step_to(self, target: Array, carry: Carry) -> Carry:
         """Makes steps up to step ``target`` (), or to the end of the motion."""
         return while_loop(_is_before, _step_of, (self.program, self.motion, target), carry)
 
-    def row_at(self, carry: Any, target: Array, turn: RowRequest | None) -> Any:
+    def row_at(self, carry: Carry, target: Array, turn: RowRequest | None) -> tuple:
         """Content of the row that ``turn`` requests (None: the last one), from the carry after step ``target``.
 
         The content is (time, state, impulses, energy), or (time, value of the save function).
@@ -79,24 +82,24 @@ class LaneLoop:
             return row.time(t), self.motion_loop.value(t, row)
         return (row.time(t), *row[:4], self.motion_loop.energy(t, row), row.joint_impulse, row.friction_impulse)
 
-    def advance(self, carry: Any) -> Any:
+    def advance(self, carry: Carry) -> Carry:
         """Makes one step; returns the carry after it. Traced once for all executions and derivatives."""
         return _step_once(self.program, self.motion, carry)
 
 
-def _is_before(constants: tuple, carry: Any) -> Array:
+def _is_before(constants: tuple, carry: Carry) -> Array:
     """Whether the loop goes on, (): the step number is below the last of the ``constants`` (program, motion, step), and
     the motion has not ended."""
     program, _, step = constants
     return (carry[0].n < step) & program.end.goes_on(carry[1])
 
 
-def _step_of(constants: tuple, carry: Any) -> Any:
+def _step_of(constants: tuple, carry: Carry) -> Carry:
     return _step_once(*constants[:2], carry)
 
 
 @jax.jit
-def _step_once(program: Program, motion: Motion, carry: Any) -> Any:
+def _step_once(program: Program, motion: Motion, carry: Carry) -> Carry:
     loop, k = MotionLoop(program, motion), carry[0].n + 1
     state, row, account = loop.make_step(carry, k)
     look = state.n.astype(jnp.uint32) % STABILITY_STEPS == 0

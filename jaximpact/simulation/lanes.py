@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.typing import ArrayLike
 
 from ..mechanics.motion import Motion
 
@@ -46,7 +47,7 @@ class Lanes:
         """Whether the field ``name`` of the motion, or one of its leaves, has a lane axis."""
         return any(mark == 0 for mark in jax.tree.leaves(getattr(self.marks, name)))
 
-    def only(self, *names: str, h: Any = None) -> Lanes:
+    def only(self, *names: str, h: ArrayLike | None = None) -> Lanes:
         """Copy with only these numbers of the motion, None in place of all others; and with the step ``h``,
         if it is given."""
         nothing = dict.fromkeys(set(Motion._fields) - set(names))
@@ -59,13 +60,13 @@ class Lanes:
         """Motion of the first lane."""
         return self.take(0)
 
-    def take(self, which: Any) -> Motion:
+    def take(self, which: ArrayLike | slice) -> Motion:
         """Motion of the lanes ``which``, an index, an array of indices or a slice; shared leaves stay as they are."""
         leaves, structure = jax.tree.flatten(self.motion)
         some = [x if axis is None else x[which] for x, axis in zip(leaves, self.axes, strict=True)]
         return jax.tree.unflatten(structure, some)
 
-    def some(self, which: Any) -> Lanes:
+    def some(self, which: ArrayLike | slice) -> Lanes:
         """Lanes in the selection ``which``, an array of indices or a slice."""
         motion = self.take(which)
         leaves = zip(jax.tree.leaves(motion), self.axes, strict=True)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.typing import ArrayLike
 
 from ..jaxtools.batched_branch import run_where_pending
 from ..jaxtools.derivative_rules import NO_DERIVATIVE, forward_first, guard_derivative
@@ -27,7 +28,7 @@ from ..mechanics.saltation.impact_times import status_at_end
 from ..mechanics.saltation.jump_status import across_jumps, on_border_at_start, steep_status
 from ..mechanics.saltation.starts import pressed_at_start, put_on_surfaces
 from ..mechanics.saltation.tracked import Tracked
-from ..mechanics.scheme import Info, JointInfo, Timing, finite
+from ..mechanics.scheme import Info, JointInfo, State, Timing, finite
 from ..mechanics.stability import state_switches, unstable
 from ..mechanics.status import DERIVATIVES, FAILURES, Status, as_status
 from ..mechanics.tunnelling import StepPath, looks_for_tunnelling, loses_the_gap, may_tunnel
@@ -40,7 +41,13 @@ from .partial_step import PartialStep
 from .program import Program
 from .rows import Row
 
+if TYPE_CHECKING:
+    from ..bodies.neighbours import Neighbours
+    from ..mechanics.scheme import Scheme
+
 _loses_the_gap = outlined(loses_the_gap)  # both of a full step and of one without contact
+
+Carry = tuple[State, Row, Account]  # what a step takes and returns
 
 
 class MotionLoop:
@@ -77,7 +84,7 @@ class MotionLoop:
                 "ends at a step, whose time has no "
                 "derivative; give t1=solution.t[-1] in its place, or sensitivity='none'"
             )
-        self.scheme: Any = program.scheme
+        self.scheme: Scheme = program.scheme
         if self.corrected:
             self.scheme = Corrected(program.scheme, program.per_lane_branches, rubs=self.problem.rubs)
         self.tells = self.corrected or (differentiated and self.locates)  # where derivatives are not to be trusted
@@ -97,7 +104,7 @@ class MotionLoop:
         self.over = jnp.where(over > ALIGNED * motion.h, over, 0) if self.locates else jnp.zeros_like(over)
         self.ended = self.moving._replace(t0=motion.t0 - self.over)  # the clock of the last state
 
-    def admissible(self, motion: Motion, neighbours: Any) -> tuple[Motion, Array, JointInfo, Array]:
+    def admissible(self, motion: Motion, neighbours: Neighbours | None) -> tuple[Motion, Array, JointInfo, Array]:
         """Makes the start admissible by `admissible_start`, and returns the same four results.
 
         Where derivatives are taken, the motion is differentiated as if its start were projected onto the surfaces of
@@ -116,7 +123,7 @@ class MotionLoop:
             status = status | on_border_at_start(self.problem, motion)
         return motion, impulse, joints, status
 
-    def begin(self, motion: Motion) -> tuple[Any, Row, Account]:
+    def begin(self, motion: Motion) -> tuple[State, Row, Account]:
         """The carry before the first step: state of the scheme, `Row` and `Account`."""
         neighbours = self.problem.gaps.neighbours(motion.t0, motion.q0, motion.args)
         motion, impulse, joints, status = cold(self.admissible)(motion._replace(by=self.program.by), neighbours)
@@ -136,16 +143,16 @@ class MotionLoop:
 
     # steps
 
-    def scheme_of_step(self, k: Any) -> Any:
+    def scheme_of_step(self, k: ArrayLike) -> Scheme | PartialStep:
         """Scheme for step k: shortened to end at t1 if it is the last and the scheme can make part of a step."""
         return PartialStep(self.scheme, self.length(k)) if self.locates else self.scheme
 
-    def length(self, k: Any) -> Array:
+    def length(self, k: ArrayLike) -> Array:
         """Time () that step k takes: the last one may be shorter."""
         h = self.moving.h
         return jnp.where(k == self.moving.steps, h - self.over, h)
 
-    def make_step(self, carry: tuple, k: Any, loses_second_derivative: bool = False) -> tuple:
+    def make_step(self, carry: tuple, k: ArrayLike, loses_second_derivative: bool = False) -> tuple:
         """Makes step k, by XLA or in native code; returns the carry (state, row, account) after it.
 
         ``loses_second_derivative``: result of the method of this name; if True,
@@ -157,7 +164,7 @@ class MotionLoop:
         found = self.across_jumps(carry, (new, new_row, account))
         return self.end.after(self.problem, self.moving, carry, found)
 
-    def contact_step(self, carry: tuple, k: Any, loses_second_derivative: bool = False) -> tuple:
+    def contact_step(self, carry: tuple, k: ArrayLike, loses_second_derivative: bool = False) -> tuple:
         """Makes step k with the contact law; returns the carry after it. Arguments as in `make_step`."""
         state, row, account = carry
         law = self.law if self.listed or self.locates else self.law_after(row)
@@ -231,12 +238,12 @@ class MotionLoop:
         )
         return with_step_number(found, new.n), *rest
 
-    def part_step(self, part: PartialStep, state: Any) -> tuple[Any, Info]:
+    def part_step(self, part: PartialStep, state: State) -> tuple[State, Info]:
         """Makes a part of a step, from a state up to the time of a row: the new state and its `Info`."""
         problem = in_step(self.problem, self.moving, state)
 
         @jax.jit  # see `free_step_or`
-        def contact() -> tuple[Any, Info]:
+        def contact() -> tuple[State, Info]:
             return part.step(problem, self.law, self.moving, state)
 
         if not self.touches or not self.program.per_lane_branches:
@@ -244,7 +251,7 @@ class MotionLoop:
         free = part.free_step(problem, self.moving, state)
         return lax.cond(needs_contact_step(*free), lambda: contact(), lambda: free)
 
-    def row_of(self, state: Any, info: Info, row: Row, begin: Any) -> Row:
+    def row_of(self, state: State, info: Info, row: Row, begin: State) -> Row:
         """The row after a step that ends at ``state`` with this `Info`; ``row``: the one before it, ``begin``: the
         state at its beginning."""
         before, earlier = map(self.problem.gaps.before, (row.impulse, row.friction_impulse))
@@ -269,14 +276,14 @@ class MotionLoop:
         """
         return jnp.any(impulse > 0) | before if self.listed and self.corrected else None
 
-    def looks_for_tunnelling(self, state: Any) -> bool:
+    def looks_for_tunnelling(self, state: State) -> bool:
         """Whether steps of this motion can lead through an obstacle; a scheme that chooses its substeps looks
         at the gaps in each of them."""
         if self.scheme.traits.by_tolerance:
             return False
         return looks_for_tunnelling(self.problem, self.moving.time(state.n), state.q, self.moving.args)
 
-    def step_path(self, state: Any, new: Any) -> StepPath:
+    def step_path(self, state: State, new: State) -> StepPath:
         """Path of the position in a step from ``state`` to ``new``: straight, or a parabola for schemes that locate
         impacts, whose velocities belong to the ends of steps."""
         motion, shift = self.moving, new.q - state.q
@@ -284,7 +291,7 @@ class MotionLoop:
         bend = length * state.v - shift if self.locates else None
         return lax.stop_gradient(StepPath(motion.time(state.n), length, state.q, shift, motion.args, bend))
 
-    def status_of_free_step(self, state: Any, new: Any) -> Array:
+    def status_of_free_step(self, state: State, new: State) -> Array:
         """GAP_UNRESOLVED () if the step without impulses from ``state`` to ``new`` leads through an obstacle,
         else 0."""
         path = self.step_path(state, new)
@@ -311,7 +318,7 @@ class MotionLoop:
         work = lambda _, none, given: status(*given)
         return run_where_pending(work, pending, jnp.zeros((), jnp.int32), (problem, path, acting))
 
-    def across_jumps(self, before: tuple[Any, Row, Account], after: tuple[Any, Row, Account]) -> tuple:
+    def across_jumps(self, before: tuple[State, Row, Account], after: tuple[State, Row, Account]) -> tuple:
         """The carry after a step with its derivatives corrected, if the force has a jump in the step;
         ``before`` and ``after``: carries.
 
@@ -337,7 +344,7 @@ class MotionLoop:
         account = account._replace(status=account.status & ~new_bits).with_status(bits, self.moving.time(new.n))
         return new, row._replace(q=new.q, v=new.v), account
 
-    def check_stability(self, state: Any, account: Account) -> Account:
+    def check_stability(self, state: State, account: Account) -> Account:
         """Adds a failure to the account if the force is too stiff for h; checked at intervals,
         since it costs two force evaluations."""
         state, motion = lax.stop_gradient((state, self.moving))
@@ -408,7 +415,7 @@ class MotionLoop:
 
         return lax.cond(jnp.any(last > 0), before, lambda: row.v)
 
-    def close_account(self, state: Any, row: Row, account: Account) -> Account:
+    def close_account(self, state: State, row: Row, account: Account) -> Account:
         """Completes the account at the end of the motion: adds the last state, the check whether the force is too
         stiff, and bits on derivatives.
 
@@ -431,7 +438,9 @@ class MotionLoop:
         back = self.ended.time(self.moving.steps) - self.moving.t1
         return self.in_time(self.moving.t1, row._replace(before=None), back)
 
-    def solution(self, state: Any, row: Row, rows: Any, values: Any, account: Account, pairs: Any = None) -> Solution:
+    def solution(
+        self, state: Any, row: Row, rows: tuple, values: object, account: Account, pairs: Array | None = None
+    ) -> Solution:
         """Solution from the last state and row, saved rows (t, q, v, z, impulse, energy, joint impulse, friction
         impulse), values of the save function, and account."""
         t, q, v, z, impulse, energy, joint_impulse, friction_impulse = rows
@@ -456,11 +465,11 @@ class MotionLoop:
         return np.ndim(mass) > 1
 
 
-def needs_contact_step(state: Any, info: Info) -> Array:
+def needs_contact_step(state: State, info: Info) -> Array:
     """Whether a free step is invalid, so that a contact step is needed."""
     return info.acts | (info.status != 0) | ~finite(state)
 
 
-def with_step_number(state: Any, n: Any) -> Any:
+def with_step_number(state: State, n: Any) -> State:
     """Copy of a state with another step number."""
     return state._replace(state=with_step_number(state.state, n)) if isinstance(state, Tracked) else state._replace(n=n)

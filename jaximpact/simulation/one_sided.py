@@ -9,6 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
+from numpy.typing import ArrayLike
 
 from ..jaxtools.argument_checks import real
 from ..mechanics.motion import STATED, Motion
@@ -21,7 +23,7 @@ MOVED = ("q0", "v0", *STATED, "args")
 APART = 8  # displacement of the nearer motion, over the accuracy with which the scheme locates impacts
 
 
-def displace_lanes(problem: Problem, scheme: Scheme, lanes: Lanes, direction: Mapping[str, Any]) -> Lanes:
+def displace_lanes(problem: Problem, scheme: Scheme, lanes: Lanes, direction: Mapping[str, object]) -> Lanes:
     """Displaces motions in a ``direction``, changes by name; returns 2 B lanes: all B lanes displaced,
     then all of them displaced twice as far.
 
@@ -69,7 +71,7 @@ def displace_lanes(problem: Problem, scheme: Scheme, lanes: Lanes, direction: Ma
     return found
 
 
-def extrapolate_to_zero(found: Any, count: int) -> Any:
+def extrapolate_to_zero(found: Array, count: int) -> Any:
     """Extrapolates (Jacobian, (outputs, status)) of the 2 ``count`` motions of `displace_lanes` to the ``count``
     motions at displacement zero."""
     jacobian, (value, status) = found
@@ -80,7 +82,7 @@ def extrapolate_to_zero(found: Any, count: int) -> Any:
     return jax.tree.map(at_zero, jacobian), (jax.tree.map(at_zero, value), status[:count] | status[count:])
 
 
-def _pair_with_axes(motion: Motion, axes: tuple, direction: Mapping[str, Any]) -> list[tuple]:
+def _pair_with_axes(motion: Motion, axes: tuple, direction: Mapping[str, object]) -> list[tuple]:
     """For each leaf of the motion: its change in the ``direction``, None if it stays; the leaf; and its lane axis."""
     if not isinstance(direction, Mapping):
         raise TypeError(f"direction must be a dict of changes by name, {{'q0': ...}}, got {type(direction).__name__}")
@@ -99,7 +101,7 @@ def _pair_with_axes(motion: Motion, axes: tuple, direction: Mapping[str, Any]) -
     return list(zip(flat, jax.tree.leaves(motion), axes, strict=True))
 
 
-def _of_lanes(by: Any, x: np.ndarray, axis: int | None, count: int) -> np.ndarray:
+def _of_lanes(by: ArrayLike, x: np.ndarray, axis: int | None, count: int) -> np.ndarray:
     """A change ``by`` of a leaf x with the given lane axis, broadcast to ``count`` lanes."""
     by = real("direction", by)
     if not jnp.issubdtype(x.dtype, jnp.floating):

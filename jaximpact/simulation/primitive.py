@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
 from itertools import compress
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,7 @@ from jax.interpreters import ad, batching, mlir, partial_eval
 
 from ..compiler.lane_axes import NO_MESH, add_lanes, is_real, of_lanes, of_one_lane, vary_alike
 from ..compiler.scalar import Unsupported
+from ..jaxtools.jaxpr_types import Equation
 from ..jaxtools.trace_context import platform, setting
 from ..mechanics.motion import Motion
 from .backends import Task, directions_are_lanes
@@ -45,6 +46,11 @@ from .limits import (
 )
 from .program import Program
 
+if TYPE_CHECKING:
+    from .lane_functions import LaneFunction
+
+T = TypeVar("T")
+
 log = logging.getLogger(__name__)
 DIRECTIONS_AT_ONCE = 64  # of inputs, in reverse mode through steps that cannot be walked back
 LEAVES_OF_A_STATE = 8  # arrays of coordinates and contacts, about, that are kept of a step to walk back through
@@ -58,8 +64,8 @@ motion_with_tangent_p.multiple_results = True
 
 
 def bind(
-    task: Task, result: Any, program: Program, motion: Motion, execution: str = "auto", walks_back: bool = False
-) -> Any:
+    task: Task, result: T, program: Program, motion: Motion, execution: str = "auto", walks_back: bool = False
+) -> T:
     """Returns ``task(program, motion, None)``, computed by the motion primitive;
     ``result`` is the pytree structure of this value.
 
@@ -80,7 +86,7 @@ _bound = jax.jit(
 )
 
 
-def _evaluate(*operands: Any, primitive: Primitive, function: Any, axes: tuple, count: int | None) -> list:
+def _evaluate(*operands: Array, primitive: Primitive, function: Any, axes: tuple, count: int | None) -> list:
     """Results on given arrays: of a compiled program, or operation by operation where jax is told not to
     compile (`jax.disable_jit`)."""
     params = {"function": function, "axes": axes, "count": count}
@@ -89,7 +95,7 @@ def _evaluate(*operands: Any, primitive: Primitive, function: Any, axes: tuple, 
     return _bound(*operands, primitive=primitive, **params)
 
 
-def _abstract(*operands: Any, function: Any, axes: tuple, count: int | None) -> list:
+def _abstract(*operands: Array, function: Any, axes: tuple, count: int | None) -> list:
     members = of_one_lane(operands, axes)
     if _is_native(function):
         if isinstance(function, Cotangent):
@@ -100,7 +106,7 @@ def _abstract(*operands: Any, function: Any, axes: tuple, count: int | None) -> 
     return of_lanes(shapes, count, operands)
 
 
-def _is_native(function: Any) -> bool:
+def _is_native(function: LaneFunction) -> bool:
     return function.value.execution != "xla"
 
 
@@ -239,13 +245,15 @@ def _known_equation(_: Any, unknown: Sequence[bool], at_hand: Sequence[bool], eq
     return first, eqn, [False] * values + [True] * (results - values), [True] * results, kept
 
 
-def _transpose_with_tangent(cotangents: Sequence, *operands: Any, function: ValueAndTangent, **params: Any) -> list:
+def _transpose_with_tangent(cotangents: Sequence, *operands: Array, function: ValueAndTangent, **params: Any) -> list:
     """Transpose rule of `motion_with_tangent`: its tangents are linear in the tangents of the inputs,
     its values do not depend on them."""
     return _motion_transpose(cotangents[len(function.used) :], *operands, function=function.tangent, **params)
 
 
-def _motion_transpose(cotangents: Sequence, *operands: Any, function: Tangent, axes: tuple, count: int | None) -> list:
+def _motion_transpose(
+    cotangents: Sequence, *operands: Array, function: Tangent, axes: tuple, count: int | None
+) -> list:
     number = len(function.moved)
     known, changes = operands[:number], operands[number:]
     linear = [ad.is_undefined_primal(x) for x in changes]
@@ -405,7 +413,7 @@ def bytes_of_states(program: Program, motion: Motion) -> int:
     return of_state * program.length * motion.q0.dtype.itemsize
 
 
-def _without_unread(used: Any, *rest: Any) -> tuple[list[bool], Any]:
+def _without_unread(used: Sequence[bool], *rest: Any) -> tuple[list[bool], Equation | None]:
     """Rule for dead code, which jit removes: computes no account of the motion that nobody reads.
 
     Newer versions of jax hand over more before the equation, which is the last argument.
@@ -420,7 +428,9 @@ def _without_unread(used: Any, *rest: Any) -> tuple[list[bool], Any]:
     return [True] * len(eqn.invars), eqn.replace(outvars=outvars, params=eqn.params | {"function": function})
 
 
-def _natively(ctx: Any, *operands: Any, function: Any, axes: tuple, count: int | None) -> Any:
+def _natively(
+    ctx: mlir.LoweringRuleContext, *operands: Array, function: LaneFunction, axes: tuple, count: int | None
+) -> Sequence:
     """Lowering for CPUs: to native code if that is possible and asked for, else through XLA."""
     members = of_one_lane(ctx.avals_in, axes)
     try:
@@ -435,7 +445,9 @@ def _natively(ctx: Any, *operands: Any, function: Any, axes: tuple, count: int |
     return mlir.lower_fun(lambda *xs: call(*xs), multiple_results=True)(ctx, *operands)
 
 
-def _on_gpu(ctx: Any, *operands: Any, function: Any, axes: tuple, count: int | None) -> Any:
+def _on_gpu(
+    ctx: mlir.LoweringRuleContext, *operands: Array, function: LaneFunction, axes: tuple, count: int | None
+) -> Sequence:
     """Lowering for NVIDIA GPUs: to a kernel if that is possible and asked for, else through XLA."""
     if _is_native(function):
         try:
@@ -446,7 +458,7 @@ def _on_gpu(ctx: Any, *operands: Any, function: Any, axes: tuple, count: int | N
     return _by_xla(ctx, *operands, function=function, axes=axes, count=count)
 
 
-def _by_xla(ctx: Any, *operands: Any, function: Any, axes: tuple, count: int | None) -> Any:
+def _by_xla(ctx: Any, *operands: Array, function: LaneFunction, axes: tuple, count: int | None) -> Sequence:
     # each device has its own operands, of which the function need not know that they vary over devices
     # (`jax.shard_map`)
     here = ctx.replace(avals_in=[jax.core.ShapedArray(x.shape, x.dtype) for x in ctx.avals_in])

@@ -137,7 +137,7 @@ class Program:
         return (3 * one.q0.shape[0] + m + 1 + (self.problem.energy is not None)) * one.q0.dtype.itemsize + pairs
 
 
-def classes_of(x: Any) -> tuple[type, ...]:
+def classes_of(x: object) -> tuple[type, ...]:
     """Returns the class of an object, and recursively those of its fields that are dataclasses.
 
     Fields that are leaves, such as numbers, are left out, since jax may put objects of its own, which are dataclasses,
@@ -172,7 +172,7 @@ def _saved_times(save: Save, motion: Motion) -> Any:
     return times[:-1] if times[-1] >= latest - slack else times
 
 
-def in_order(times: Any, motion: Motion) -> Array:
+def in_order(times: Array | np.ndarray, motion: Motion) -> Array:
     """Tests whether saved times (k,), which cannot raise if they are traced, increase from t0 to t1, ()."""
     times, t0, t1 = lax.stop_gradient((jnp.asarray(times), motion.t0, motion.t1))
     slack = 8 * jnp.finfo(times.dtype).eps * jnp.maximum(jnp.abs(t0), jnp.abs(t1))

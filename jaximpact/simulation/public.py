@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from jax import Array
 from numpy.typing import ArrayLike
 
 from ..mechanics.contact.solver import ContactSolver
 from ..mechanics.problem import Problem
 from ..mechanics.scheme import Scheme
 from ..results import Sensitivities, Solution
+from ..results.save import SaveLike
 from . import ensemble as _ensemble
 from . import sensitivities as _sensitivities
 from . import solve as _solve
@@ -29,12 +31,12 @@ def solve(
     t0: ArrayLike = 0.0,
     scheme: Scheme | None = None,
     projection: ContactSolver | None = None,
-    args: Any = None,
+    args: object = None,
     e: ArrayLike | None = None,
     friction: ArrayLike | None = None,
     static_friction: ArrayLike | None = None,
-    key: Any = None,
-    save: Any = "all",
+    key: Array | int | None = None,
+    save: SaveLike = "all",
     until: Any = None,
     sensitivity: str | None = None,
     progress: bool = False,
@@ -113,13 +115,13 @@ def ensemble(
     t0: ArrayLike = 0.0,
     scheme: Scheme | None = None,
     projection: ContactSolver | None = None,
-    args: Any = None,
-    args_axes: Any = None,
+    args: object = None,
+    args_axes: object = None,
     e: ArrayLike | None = None,
     friction: ArrayLike | None = None,
     static_friction: ArrayLike | None = None,
-    key: Any = None,
-    save: Any = "final",
+    key: Array | int | None = None,
+    save: SaveLike = "final",
     until: Any = None,
     chunk: int | None = None,
     progress: bool | None = None,
@@ -172,21 +174,21 @@ def sensitivities(
     h: ArrayLike | None = None,
     steps: int | None = None,
     wrt: str | Sequence[str] = ("q0", "v0"),
-    output: Callable[[Solution], Any] = state,
+    output: Callable[[Solution], object] = state,
     t0: ArrayLike = 0.0,
     scheme: Scheme | None = None,
     projection: ContactSolver | None = None,
-    args: Any = None,
-    args_axes: Any = None,
+    args: object = None,
+    args_axes: object = None,
     e: ArrayLike | None = None,
     friction: ArrayLike | None = None,
     static_friction: ArrayLike | None = None,
-    key: Any = None,
-    save: Any = "final",
+    key: Array | int | None = None,
+    save: SaveLike = "final",
     until: Any = None,
     sensitivity: str = "corrected",
     mode: str | None = None,
-    direction: Mapping[str, Any] | None = None,
+    direction: Mapping[str, object] | None = None,
     chunk: int | None = None,
     progress: bool | None = None,
     execution: str = "auto",

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from itertools import compress, pairwise
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
@@ -47,6 +47,9 @@ from .reverse_parts import (
 )
 from .rows import RowRequest, step_at_or_after
 from .state_walk import Walk, bytes_of
+
+if TYPE_CHECKING:
+    from ..compiler.llvm.call import Jitted
 
 
 class Backwards:
@@ -104,7 +107,7 @@ class Backwards:
         whole, parts = parts, parts.with_live(self.carry, begun, traced, row)
         reals = parts.reals(self.carry)
 
-        def part(one: Callable, *operands: Any, first: Sequence[bool] = (), **static: Any) -> CompiledFunction:
+        def part(one: Jitted, *operands: object, first: Sequence[bool] = (), **static: Hashable) -> CompiledFunction:
             rest = len(jax.tree.leaves(operands)) - len(first)
             flags = [*self.by_lane[: self.count], *first, *[many] * rest]
             return compile_lanes(one, (leaves, *operands), flags, **static)
@@ -294,7 +297,7 @@ def _copies(found: Sequence[np.ndarray], results: Sequence, lanes: int) -> list[
     return [as_lanes(x[:, None], lanes, a.shape, False).copy() for x, (a, _) in zip(found, results, strict=False)]
 
 
-_passes: dict[Any, Backwards | Unsupported] = {}
+_passes: dict[Hashable, Backwards | Unsupported] = {}
 
 
 def _backwards(parts: Parts, opened: Callable, members: Sequence, axes: Sequence, lanes: int | None) -> tuple:

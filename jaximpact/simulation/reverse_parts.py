@@ -9,23 +9,30 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import compress
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jax.tree_util import PyTreeDef
 
 from ..compiler.stream import stream
 from ..jaxtools.dead_code import without_dead_code
 from ..jaxtools.jaxpr_tools import moving_outputs
 from ..jaxtools.transposition import transpose
+from ..mechanics.motion import Motion
+from ..results.solution import Solution
 from .account import Account
 from .lane_loop import LaneLoop
 from .motion_loop import MotionLoop
 from .rows import Row, RowRequest
 
+if TYPE_CHECKING:
+    from .motion_loop import Carry
 
-def is_real(x: Any) -> bool:
+
+def is_real(x: Array) -> bool:
     return jnp.issubdtype(x.dtype, jnp.floating)
 
 
@@ -44,7 +51,7 @@ class Parts:
         live: mask of the floats of the carry that are differentiated (`with_live`); None: all of them.
     """
 
-    structure: Any
+    structure: PyTreeDef
     moved: tuple[bool, ...]
     used: tuple[bool, ...]
     of_rows: tuple[bool, ...]
@@ -52,7 +59,7 @@ class Parts:
     live: tuple[bool, ...] | None = None
 
     @classmethod
-    def of(cls, structure: Any, moved: tuple[bool, ...], used: tuple[bool, ...], solution: Any) -> Parts:
+    def of(cls, structure: PyTreeDef, moved: tuple[bool, ...], used: tuple[bool, ...], solution: Solution) -> Parts:
         """Makes the parts; ``solution`` is the pytree structure of the outputs."""
         found, _ = jax.tree_util.tree_flatten_with_path(jax.tree.unflatten(solution, used))
         names = [path[0].name for path, u in found if u]
@@ -65,7 +72,7 @@ class Parts:
         of_account = any(name in Account._fields for name in names)
         return cls(structure, moved, used, tuple(name in of_rows for name in names), of_account)
 
-    def loop(self, leaves: Sequence) -> tuple[LaneLoop, Any]:
+    def loop(self, leaves: Sequence) -> tuple[LaneLoop, Motion]:
         """Returns the loop of one lane and the motion, from the leaves of (program, motion)."""
         program, motion = jax.tree.unflatten(self.structure, leaves)
         return LaneLoop(MotionLoop(program.without_rows, motion)), motion
@@ -74,10 +81,10 @@ class Parts:
         loop, motion = self.loop(leaves)
         return loop.motion_loop.begin(motion)
 
-    def step(self, leaves: Sequence, carry: Any) -> Any:
+    def step(self, leaves: Sequence, carry: Carry) -> Carry:
         return self.loop(leaves)[0].advance(carry)
 
-    def row(self, leaves: Sequence, turn: RowRequest, carry: Any) -> list:
+    def row(self, leaves: Sequence, turn: RowRequest, carry: Carry) -> list:
         """The leaves in the mask `used` of a solution that consists of one row: the row that ``turn`` requests, from
         the carry after its step."""
         loop, _ = self.loop(leaves)
@@ -92,7 +99,7 @@ class Parts:
         """
         loop, _ = self.loop(leaves)
 
-        def forward(carry: Any, _: Any) -> tuple[Any, list]:
+        def forward(carry: Carry, _: object) -> tuple[Carry, list]:
             every, structure = jax.tree.flatten(carry)
             found = jaxpr_as_fun(step)(*leaves, *every)
             return jax.tree.unflatten(structure, found[: len(every)]), [*compress(every, kept), *found[len(every) :]]
@@ -100,16 +107,16 @@ class Parts:
         last, rows = stream(forward, begin(leaves, parts=self), (), by_row=True)
         return last, [] if loop.program.rows else jax.tree.leaves(loop.at_end(last)), rows
 
-    def told_of(self, carry: Any) -> tuple:
+    def told_of(self, carry: Carry) -> tuple:
         """The carry without its `Account`, unless that is ``of_account``."""
         return carry if self.of_account else carry[:2]
 
-    def reals(self, carry: Any) -> list:
+    def reals(self, carry: Carry) -> list:
         """Leaves of the carry that are differentiated."""
         found = [x for x in jax.tree.leaves(self.told_of(carry)) if is_real(x)]
         return found if self.live is None else list(compress(found, self.live))
 
-    def with_live(self, carry: Any, start: ClosedJaxpr, step: ClosedJaxpr, row: ClosedJaxpr) -> Parts:
+    def with_live(self, carry: Carry, start: ClosedJaxpr, step: ClosedJaxpr, row: ClosedJaxpr) -> Parts:
         """Returns the parts with ``live``: floats of the ``carry`` that depend on inputs and on which used leaves
         depend, counting derivatives only.
 
@@ -150,7 +157,7 @@ class Parts:
         return _sum(total, some)
 
     def of_step(
-        self, step: ClosedJaxpr, leaves: Sequence, carry: Any, known: Sequence, change: Sequence, total: Sequence
+        self, step: ClosedJaxpr, leaves: Sequence, carry: Carry, known: Sequence, change: Sequence, total: Sequence
     ) -> tuple[list, list]:
         """Pulls the cotangent ``change`` of the carry after a step back through the step,
         of which the values ``known`` are remembered.
@@ -168,10 +175,10 @@ class Parts:
         kept: tuple[bool, ...],
         noted: tuple[bool, ...],
         leaves: Sequence,
-        last: Any,
+        last: Carry,
         change: Sequence,
         total: Sequence,
-    ) -> tuple[list, list]:
+    ) -> tuple[Sequence, Sequence]:
         """Applies `of_step` from the last step to the first, to a stream of what is stored of them.
 
         That are the leaves of the carries in the mask ``kept``, and the values that are remembered of a step in the
@@ -193,7 +200,7 @@ class Parts:
         return stream(back, (change, total), each, by_row=True, backwards=True)[0]
 
     def of_row(
-        self, leaves: Sequence, turn: RowRequest, given: Sequence, carry: Any, change: Sequence, total: Sequence
+        self, leaves: Sequence, turn: RowRequest, given: Sequence, carry: Carry, change: Sequence, total: Sequence
     ) -> tuple[list, list]:
         """Pulls the cotangents ``given`` of one row back, through the computation of the row from
         the ``carry`` after its step.
@@ -205,7 +212,7 @@ class Parts:
         some, more = self._transpose_part(row, leaves, carry, given)
         return _sum(change, more), _sum(total, some)
 
-    def _transpose_part(self, function: Callable, leaves: Sequence, carry: Any, change: Sequence) -> tuple:
+    def _transpose_part(self, function: Callable, leaves: Sequence, carry: Carry | None, change: Sequence) -> tuple:
         def of(some: Sequence, reals: Sequence) -> list:
             numbers = iter(some)
             full = [next(numbers) if m else x for x, m in zip(leaves, self.moved, strict=True)]
@@ -218,7 +225,7 @@ class Parts:
         pushed = lambda some, reals: jax.jvp(of, at, (some, reals))[1]
         return transpose(pushed, *at)(list(change))
 
-    def _with_reals(self, carry: Any, reals: Sequence) -> Any:
+    def _with_reals(self, carry: Carry, reals: Sequence) -> Carry:
         numbers, live = iter(reals), itertools.repeat(True) if self.live is None else iter(self.live)
         moved = jax.tree.map(lambda x: next(numbers) if is_real(x) and next(live) else x, self.told_of(carry))
         return moved if self.of_account else (*moved, carry[2])

@@ -40,7 +40,7 @@ class Row(NamedTuple):
     chord: Array
     last: Array
     before: Any = None
-    pairs: Any = None
+    pairs: Array | None = None
     touched: Any = None
     stop: Any = None
     watch: Any = None
@@ -150,7 +150,7 @@ class RowWriter:
         every = self.program.every
         return (jnp.arange(self.program.rows, dtype=jnp.int32) * every if every else self.index) > n
 
-    def all(self, kept: RowBuffer) -> Any:
+    def all(self, kept: RowBuffer) -> tuple:
         """Saved rows (rows, ...) from the buffer, without its spare entry;
         saved times that lie in one step get the same row."""
         found = jax.tree.map(lambda b: b[: self.program.rows], kept.buffer)

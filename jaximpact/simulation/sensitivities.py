@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
+from numpy.typing import ArrayLike
 
 from ..jaxtools.argument_checks import as_tuple, check_choice
 from ..jaxtools.trace_context import platform
@@ -56,10 +57,10 @@ def end_of_motion(solution: Solution) -> dict:
 def sensitivities(
     call: Call,
     wrt: str | Sequence[str] = ("q0", "v0"),
-    output: Callable[[Solution], Any] = state,
+    output: Callable[[Solution], object] = state,
     sensitivity: str = "corrected",
     mode: str | None = None,
-    direction: Mapping[str, Any] | None = None,
+    direction: Mapping[str, object] | None = None,
 ) -> Sensitivities:
     """Jacobians of the outputs of motions by their inputs: see `jaximpact.sensitivities`."""
     wrt = as_tuple(wrt)
@@ -207,11 +208,16 @@ def row_by_row(program: Program, output: Callable) -> bool:
 
 
 def jacobians(
-    program: Program, lanes: Lanes, task: Jacobian, execution: str = "auto", chunk: Any = None, progress: Any = False
+    program: Program,
+    lanes: Lanes,
+    task: Jacobian,
+    execution: str = "auto",
+    chunk: int | None = None,
+    progress: bool | None = False,
 ) -> Any:
     """Runs the ``task`` for every lane; returns (Jacobians, (outputs, status)), each with a leading lane axis."""
 
-    def through_steps(motion: Motion, length: Any) -> Any:
+    def through_steps(motion: Motion, length: Array | None) -> Any:
         # forward mode runs the loop of any number of steps, reverse mode one compiled for this number
         number = motion.steps if length is None else length
         known = program.replace(length=0 if task.mode == "forward" else int(number))
@@ -230,7 +236,7 @@ def jacobians(
     return jacobian, (value, status | status_of_entries(jacobian, lanes.count))
 
 
-def status_of_entries(jacobian: Any, count: int) -> np.ndarray | Array:
+def status_of_entries(jacobian: object, count: int) -> np.ndarray | Array:
     """The status (count,) of lanes by the entries of their Jacobians: whether each is finite; where the entries are,
     here or on a device."""
     leaves = jax.tree.leaves(jacobian)
@@ -239,7 +245,7 @@ def status_of_entries(jacobian: Any, count: int) -> np.ndarray | Array:
     return xp.where(xp.stack(finite).all(axis=0), 0, int(Status.DERIVATIVE_NOT_FINITE)).astype(np.int32)
 
 
-def array_module(*arrays: Any) -> Any:
+def array_module(*arrays: object) -> Any:
     """The module with the operations of these arrays: numpy, or jax.numpy for arrays that stay on a device."""
     return np if all(isinstance(x, np.ndarray) for x in arrays) else jnp
 
@@ -264,7 +270,7 @@ def _walks_back(program: Program, lanes: Lanes, task: Varied, execution: str) ->
 
 
 def _walking_back(
-    program: Program, lanes: Lanes, task: Jacobian, execution: str, chunk: int | None, progress: Any
+    program: Program, lanes: Lanes, task: Jacobian, execution: str, chunk: int | None, progress: bool | None
 ) -> Any:
     """Runs the ``task`` by native code that walks back through the steps; returns as `jacobians`.
 
@@ -282,7 +288,7 @@ def _walking_back(
 
 
 def _by_directions(
-    program: Program, lanes: Lanes, task: Jacobian, execution: str, chunk: Any, progress: Any
+    program: Program, lanes: Lanes, task: Jacobian, execution: str, chunk: int | None, progress: bool | None
 ) -> tuple[Any, Any]:
     """Computes each direction, the derivative by one number, of each lane's Jacobian in a lane of its own.
 
@@ -300,7 +306,7 @@ def _by_directions(
     inputs, of_inputs = jax.tree.flatten(unravel(flat))
     ends = np.cumsum([x.size for x in inputs])[:-1]
 
-    def jacobian(x: np.ndarray | Array) -> Any:
+    def jacobian(x: np.ndarray | Array) -> object:
         xp = array_module(x)
         columns = xp.moveaxis(x.reshape(count, many, *x.shape[1:]), 1, -1)
         parts = zip(xp.split(columns, ends, axis=-1), inputs, strict=True)
@@ -309,7 +315,7 @@ def _by_directions(
     return jax.tree.map(jacobian, found), jax.tree.map(lambda x: x[::many], others)
 
 
-def _is_real(x: Any) -> bool:
+def _is_real(x: ArrayLike) -> bool:
     return jnp.issubdtype(jnp.result_type(x), jnp.floating)
 
 
@@ -318,9 +324,9 @@ class Varied:
     """Base of tasks that differentiate: the outputs of one lane as a function of the numbers in ``wrt``."""
 
     wrt: tuple[str, ...]
-    output: Callable[[Solution], Any]
+    output: Callable[[Solution], object]
 
-    def as_function(self, program: Program, motion: Motion, length: Any) -> tuple[Callable, dict[str, Any]]:
+    def as_function(self, program: Program, motion: Motion, length: Array | None) -> tuple[Callable, dict[str, Any]]:
         """The function from the numbers in ``wrt`` to (outputs, (outputs, status)),
         and the values of these numbers in the motion."""
         leaves, structure = jax.tree.flatten(motion.args)
@@ -343,7 +349,7 @@ class Varied:
 
         return function, {name: values[name] for name in self.wrt}
 
-    def run(self, program: Program, motion: Motion, length: Any) -> Solution:
+    def run(self, program: Program, motion: Motion, length: Array | None) -> Solution:
         """Computes the motion."""
         return trajectory(program, motion, length)
 
@@ -365,7 +371,7 @@ class Direction(Varied):
     The args of its motion are pairs of the user's args and the index of that number, the direction.
     """
 
-    def __call__(self, program: Program, motion: Motion, length: Any) -> tuple[Any, tuple[Any, Array]]:
+    def __call__(self, program: Program, motion: Motion, length: Array | None) -> tuple[Any, tuple[Any, Array]]:
         args, number = motion.args
         function, chosen_numbers = self.as_function(program, motion._replace(args=args), length)
         flat, unravel = ravel_pytree(chosen_numbers)
@@ -377,7 +383,7 @@ class Direction(Varied):
 class Size(Varied):
     """Task that returns zeros, as many as there are numbers in the outputs of one lane."""
 
-    def __call__(self, program: Program, motion: Motion, length: Any) -> Array:
+    def __call__(self, program: Program, motion: Motion, length: Array | None) -> Array:
         function, chosen_numbers = self.as_function(program, motion, length)
         return jnp.zeros(sum(x.size for x in jax.tree.leaves(function(chosen_numbers)[0])))
 
@@ -389,7 +395,7 @@ class Jacobian(Varied):
 
     mode: str
 
-    def __call__(self, program: Program, motion: Motion, length: Any) -> tuple[Any, tuple[Any, Array]]:
+    def __call__(self, program: Program, motion: Motion, length: Array | None) -> tuple[Any, tuple[Any, Array]]:
         transform = jax.jacfwd if self.mode == "forward" else jax.jacrev
         function, chosen_numbers = self.as_function(program, motion, length)
         return transform(function, has_aux=True)(chosen_numbers)
@@ -402,6 +408,6 @@ class WalkedBack(Jacobian):
 
     execution: str
 
-    def run(self, program: Program, motion: Motion, length: Any) -> Solution:
+    def run(self, program: Program, motion: Motion, length: Array | None) -> Solution:
         result = structure(program, motion)
         return bind(trajectory, result, program, motion, self.execution, walks_back=True)

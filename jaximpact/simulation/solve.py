@@ -6,12 +6,11 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 
 from ..bodies.growth import enlarge, grow
 from ..jaxtools.argument_checks import check_choice, check_kind, check_memory, is_traced
@@ -73,7 +72,7 @@ def solve(call: Call, sensitivity: str | None = None) -> Solution:
         return wait_interruptibly(found) if progress else found
 
 
-def with_times_checked(found: Solution, times: Any, motion: Motion) -> Solution:
+def with_times_checked(found: Solution, times: Array | np.ndarray, motion: Motion) -> Solution:
     """Adds INPUT_INVALID where saved ``times`` (k,) that are traced, and cannot raise,
     do not increase from t0 to t1."""
     if not is_traced(times, motion.t0, motion.t1):

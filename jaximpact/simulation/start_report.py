@@ -70,7 +70,7 @@ class JointReport(NamedTuple):
         that names a lane in messages.
         """
 
-        def first(mask: Any) -> tuple[int, int]:
+        def first(mask: np.ndarray | Array) -> tuple[int, int]:
             lane, row = np.unravel_index(np.argmax(mask), mask.shape)
             return int(lane), int(row)
 
@@ -117,7 +117,7 @@ class SwitchReport(NamedTuple):
     flat: Array
 
     @classmethod
-    def of(cls, problem: Problem, t: Array, q: Array, v: Array, args: Any) -> SwitchReport:
+    def of(cls, problem: Problem, t: Array, q: Array, v: Array, args: object) -> SwitchReport:
         here = problem.switch_values(t, q, v, args)
         there = problem.switch_values(t + 1, _beside(q), _beside(v), args)
         return cls(jnp.isfinite(here), (here == 0) & (there == 0))
@@ -152,7 +152,7 @@ class FrictionReport(NamedTuple):
     weak: Array
 
     @classmethod
-    def of(cls, problem: Problem, gradient: Array, t: Array, q: Array, v: Array, args: Any) -> FrictionReport:
+    def of(cls, problem: Problem, gradient: Array, t: Array, q: Array, v: Array, args: object) -> FrictionReport:
         """Makes the report from the gradients (m, d) of the gaps.
 
         A contact is ``tangentless`` unless one of its tangents at least is not along the gradient of its gap: what has
@@ -162,7 +162,7 @@ class FrictionReport(NamedTuple):
         return cls.along(problem, gradient, tangents, args)
 
     @classmethod
-    def of_list(cls, problem: Problem, contacts: Any, t: Array, q: Array, args: Any) -> FrictionReport:
+    def of_list(cls, problem: Problem, contacts: Any, t: Array, q: Array, args: object) -> FrictionReport:
         """Report for bodies in lists, from their `PairContacts`, with gradients by either body's coordinates; empty
         slots of the list are not judged."""
         rows = lambda x: jnp.concatenate([x.gi, x.gj], axis=1)
@@ -172,7 +172,7 @@ class FrictionReport(NamedTuple):
         return found._replace(tangentless=found.tangentless & occupied)
 
     @classmethod
-    def along(cls, problem: Problem, gradient: Array, tangents: Array, args: Any) -> FrictionReport:
+    def along(cls, problem: Problem, gradient: Array, tangents: Array, args: object) -> FrictionReport:
         """Report for contacts with the gradients ``gradient`` (m, d) of their gaps,
         and ``tangents`` (m, k, d) of their slip velocities."""
         q, still = gradient, jnp.zeros(tangents.shape[:2], gradient.dtype)
@@ -226,7 +226,7 @@ class RestitutionReport(NamedTuple):
     wrong: Array
 
     @classmethod
-    def of(cls, problem: Problem, rates: Array, args: Any) -> RestitutionReport:
+    def of(cls, problem: Problem, rates: Array, args: object) -> RestitutionReport:
         """Report for the gap velocities (m,) of a start. A restitution that depends on them is checked for gaps that
         close; one that does not is checked for all."""
         value = problem.restitution_at(jnp.ones((), rates.dtype), rates, args)
@@ -325,7 +325,7 @@ def _beside(x: Array) -> Array:
     return x + (0.1 + 0.01 * jnp.arange(len(x), dtype=x.dtype)) * (1 + jnp.abs(x))
 
 
-def _is_quadratic(inertia: Callable, q: Array, v: Array, t: Array, args: Any) -> Array:
+def _is_quadratic(inertia: Callable, q: Array, v: Array, t: Array, args: object) -> Array:
     """Whether a Lagrangian is quadratic in v, (): d2L/dv2 does not change with time and velocity,
     at q (d,) and at a point near it.
 
@@ -352,7 +352,7 @@ def raise_or_warn(report: StartReport, *, lanes: bool) -> str | None:
     """Raises for the first error in a batch of start reports (leading axis: lanes); returns the text of a warning,
     or None."""
 
-    def worst(mask: Any, value: Any) -> tuple[int, int]:
+    def worst(mask: np.ndarray | Array, value: np.ndarray | Array) -> tuple[int, int]:
         lane, constraint = np.unravel_index(np.argmin(np.where(mask, value, np.inf)), mask.shape)
         return int(lane), int(constraint)
 

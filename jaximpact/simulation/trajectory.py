@@ -3,11 +3,12 @@ which the caller batches."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.tree_util import PyTreeDef
 
 from ..jaxtools.shapes import as_array_tree, shape_of_result
 from ..mechanics.events.impact_record import IMPACT, ImpactRecord
@@ -21,8 +22,11 @@ from .lane_loop import LaneLoop
 from .motion_loop import MotionLoop
 from .program import Program
 
+if TYPE_CHECKING:
+    from .motion_loop import Carry
 
-def trajectory(program: Program, motion: Motion, length: Any = None) -> Solution:
+
+def trajectory(program: Program, motion: Motion, length: Array | None = None) -> Solution:
     """Computes a motion; ``length``: number of steps to execute, by default the motion's own; steps beyond the motion's
     own number do nothing."""
     loop = MotionLoop(program, motion)
@@ -30,7 +34,7 @@ def trajectory(program: Program, motion: Motion, length: Any = None) -> Solution
     return LaneLoop(loop).run(carry) if program.per_lane_branches else BatchedLoop(loop).run(carry, length)
 
 
-def run_until_list_full(program: Program, motion: Motion, carry: Any = None) -> tuple[Solution, Any, Array]:
+def run_until_list_full(program: Program, motion: Motion, carry: Carry | None = None) -> tuple[Solution, Any, Array]:
     """Runs a motion with neighbour lists until one overflows, from the start,
     or from the ``carry`` that an earlier call returned.
 
@@ -77,7 +81,7 @@ def resume_until_step(
     return {name: x for name, x in columns.items() if x is not None}, closed, carry, full
 
 
-def structure(program: Program, motion: Motion) -> Any:
+def structure(program: Program, motion: Motion) -> PyTreeDef:
     """Pytree structure of the result of `trajectory`, without tracing it."""
     values: Any = None
     energy: Any = None if program.problem.energy is None else 0

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from numpy.typing import ArrayLike
 
 from ..jaxtools.argument_checks import check_kind, is_traced
 from ..jaxtools.jaxpr_tools import depends_on, moves_with
@@ -26,16 +27,16 @@ from ..mechanics.scheme import Scheme
 from ..mechanics.user_functions import outcome
 
 
-def check_problem(problem: Any) -> None:
+def check_problem(problem: Problem) -> None:
     check_kind("problem", problem, Problem, "a jaximpact.Problem")
 
 
-def check_functions(problem: Problem, scheme: Scheme, q0: Array, v0: Array, t0: Array, e: Any, args: Any) -> None:
+def check_functions(problem: Problem, scheme: Scheme, q0: Array, v0: Array, t0: Array, e: Any, args: object) -> None:
     """Raises if a function of the problem returns a wrong shape or type, or the scheme cannot treat the problem."""
     d = q0.shape[0]
     t = np.zeros((), q0.dtype)
 
-    def shape_of(name: str, function: Callable, *operands: Any) -> tuple[int, ...]:
+    def shape_of(name: str, function: Callable, *operands: object) -> tuple[int, ...]:
         name = getattr(function, "stated", name)  # of an energy, as the user wrote it
         found = outcome(name, as_array, function, *operands)
         if not jnp.issubdtype(found.dtype, jnp.floating):
@@ -58,7 +59,9 @@ def check_functions(problem: Problem, scheme: Scheme, q0: Array, v0: Array, t0: 
         raise ValueError(f"restitution must be one number or have shape ({m},), got shape {jnp.shape(e)}")
 
 
-def check_mass(problem: Problem, scheme: Scheme, shape_of: Callable, m: int, q0: Array, v0: Array, args: Any) -> None:
+def check_mass(
+    problem: Problem, scheme: Scheme, shape_of: Callable, m: int, q0: Array, v0: Array, args: object
+) -> None:
     """Raises if the mass has a wrong shape; ``shape_of(name, function, *operands)``: shape that a user's function
     returns; m: number of contacts."""
     d, callable_mass = q0.shape[0], callable(problem.mass)
@@ -74,7 +77,7 @@ def check_mass(problem: Problem, scheme: Scheme, shape_of: Callable, m: int, q0:
         remark_on_velocity_terms(problem, np.zeros((), q0.dtype), q0, v0, args)
 
 
-def remark_on_velocity_terms(problem: Problem, t: Any, q: Array, v: Array, args: Any) -> None:
+def remark_on_velocity_terms(problem: Problem, t: ArrayLike, q: Array, v: Array, args: object) -> None:
     """Issues a remark if the mass, a function, depends on q, and the force has no terms quadratic in v: Coriolis and
     centrifugal terms are missing."""
     if not _is_curved(problem.force, t, q, v, args) and _mass_varies(problem.mass, q, args):
@@ -87,7 +90,7 @@ def remark_on_velocity_terms(problem: Problem, t: Any, q: Array, v: Array, args:
 
 
 @cached_by_types
-def _mass_varies(mass: Callable, q: Array, args: Any) -> bool:
+def _mass_varies(mass: Callable, q: Array, args: object) -> bool:
     """Whether a mass(q, args) changes with q, other than by jumps, and not only in writing, as 0 * q does: with every
     number of args 1 it is compared at two places, and numbers that are not finite count as changed."""
     if not moves_with(mass, (q, args), on=(0,)):
@@ -99,7 +102,7 @@ def _mass_varies(mass: Callable, q: Array, args: Any) -> bool:
 
 
 @cached_by_types
-def _is_curved(force: Callable, t: Any, q: Array, v: Array, args: Any) -> bool:
+def _is_curved(force: Callable, t: ArrayLike, q: Array, v: Array, args: object) -> bool:
     """Whether a force(t, q, v, args) is not affine in v; if jax has no derivative of it, whether it depends on v."""
     slope = lambda v, along: jax.jvp(lambda v: jnp.asarray(force(t, q, v, args), q.dtype), (v,), (along,))[1]
     try:
@@ -108,7 +111,7 @@ def _is_curved(force: Callable, t: Any, q: Array, v: Array, args: Any) -> bool:
         return depends_on(force, (t, q, v, args), on=(2,))
 
 
-def check_joints(problem: Problem, shape_of: Callable, q0: Array, args: Any) -> None:
+def check_joints(problem: Problem, shape_of: Callable, q0: Array, args: object) -> None:
     """Raises if the joints have a wrong shape; ``shape_of`` as in `check_mass`."""
     shape = shape_of("joints(t, q, args)", problem.joints, np.zeros((), q0.dtype), q0, args)
     if len(shape) != 1 or shape[0] == 0:
@@ -119,7 +122,7 @@ def check_joints(problem: Problem, shape_of: Callable, q0: Array, args: Any) -> 
 
 
 def check_kept_joints(
-    problem: Problem, scheme: Scheme, shape_of: Callable, m: int, q0: Array, v0: Array, args: Any
+    problem: Problem, scheme: Scheme, shape_of: Callable, m: int, q0: Array, v0: Array, args: object
 ) -> None:
     """Raises if the joints have a wrong shape or the scheme takes none; arguments as of `check_mass`."""
     check_joints(problem, shape_of, q0, args)
@@ -130,14 +133,16 @@ def check_kept_joints(
         )
 
 
-def check_energy(problem: Problem, scheme: Scheme, shape_of: Callable, m: int, q0: Array, v0: Array, args: Any) -> None:
+def check_energy(
+    problem: Problem, scheme: Scheme, shape_of: Callable, m: int, q0: Array, v0: Array, args: object
+) -> None:
     """Raises if the energy is no number; arguments as of `check_mass`."""
     shape = shape_of("energy(t, q, v, args)", problem.energy, np.zeros((), q0.dtype), q0, v0, args)
     if shape != ():
         raise ValueError(f"energy(t, q, v, args) must return a scalar, got shape {shape}")
 
 
-def without_empty_gaps(problem: Problem, q0: Array, args: Any) -> Problem:
+def without_empty_gaps(problem: Problem, q0: Array, args: object) -> Problem:
     """Returns the problem, stated without constraints where their function returns none, (0,): only then steps and
     derivatives ask for no contact."""
     empty = problem.count(0.0, q0, args) == 0
@@ -145,7 +150,7 @@ def without_empty_gaps(problem: Problem, q0: Array, args: Any) -> Problem:
 
 
 def check_friction(
-    problem: Problem, scheme: Scheme, shape_of: Callable, m: int, q0: Array, v0: Array, args: Any
+    problem: Problem, scheme: Scheme, shape_of: Callable, m: int, q0: Array, v0: Array, args: object
 ) -> None:
     """Raises if slip or the coefficients of friction have a wrong shape or value, or the scheme has no friction.
 
@@ -202,7 +207,7 @@ def check_friction(
             check_coefficients_of(name, given, shape_of, m, args)
 
 
-def check_coefficients_of(name: str, friction: Any, shape_of: Callable, m: int, args: Any) -> None:
+def check_coefficients_of(name: str, friction: Any, shape_of: Callable, m: int, args: object) -> None:
     """Raises if coefficients of friction, a number, numbers or a function of args, have a wrong shape or value.
 
     ``shape_of``: as in `check_mass`; m: number of contacts; ``name``: argument to be named in messages.
@@ -217,7 +222,7 @@ def check_coefficients_of(name: str, friction: Any, shape_of: Callable, m: int, 
         raise ValueError(f"{name} must be one number or one per contact, shape ({m},), got shape {shape}")
 
 
-def check_friction_of_speed(friction: OfSpeed, shape_of: Callable, m: int, dtype: Any, args: Any) -> None:
+def check_friction_of_speed(friction: OfSpeed, shape_of: Callable, m: int, dtype: np.dtype, args: object) -> None:
     """Raises if a coefficient of friction that depends on the slip speed has a wrong shape, arguments as of
     `check_coefficients_of`."""
     stated, rest = "friction(s, args)", np.zeros(max(m, 1), dtype)
@@ -229,7 +234,7 @@ def check_friction_of_speed(friction: OfSpeed, shape_of: Callable, m: int, dtype
 
 
 def check_restitution_function(
-    problem: Problem, scheme: Scheme, shape_of: Callable, m: int, q0: Array, args: Any
+    problem: Problem, scheme: Scheme, shape_of: Callable, m: int, q0: Array, args: object
 ) -> None:
     """Raises if a restitution that is a function has a wrong shape, or the scheme takes only numbers.
 
@@ -252,7 +257,7 @@ def check_restitution_function(
 
 
 def check_switches(
-    problem: Problem, scheme: Scheme, shape_of: Callable, m: int, q0: Array, v0: Array, args: Any
+    problem: Problem, scheme: Scheme, shape_of: Callable, m: int, q0: Array, v0: Array, args: object
 ) -> None:
     """Raises if stated switches or their reset have a wrong shape, or the scheme makes no resets;
     arguments as of `check_mass`."""
@@ -288,12 +293,14 @@ def check_switches(
             raise ValueError(f"{name} must return v or (q, v), each of shape ({d},), got {of} at k = {k}")
 
 
-def _reset_at(problem: Problem, k: int, t: Any, q: Array, v: Array, args: Any) -> Any:
+def _reset_at(problem: Problem, k: int, t: ArrayLike, q: Array, v: Array, args: object) -> Any:
     """Calls the reset of surface k; returns its result unchecked."""
     return cast(Callable, problem.reset)(t, q, v, k, args)
 
 
-def check_noise(problem: Problem, scheme: Scheme, shape_of: Callable, m: int, q0: Array, v0: Array, args: Any) -> None:
+def check_noise(
+    problem: Problem, scheme: Scheme, shape_of: Callable, m: int, q0: Array, v0: Array, args: object
+) -> None:
     """Raises if the noise has a wrong shape or the scheme takes none; arguments as of `check_mass`."""
     d, stated = q0.shape[0], "noise(t, q, v, args)"
     shape = shape_of(stated, problem.noise, np.zeros((), q0.dtype), q0, v0, args)

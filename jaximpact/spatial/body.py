@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..jaxtools.argument_checks import real, real_number, short
 from ..planar.quantities import Number, positive, value_at
 from .shapes import Box, Capsule, Cylinder, Ellipsoid, Shape, Sphere, Vector
-from .vectors import around, outer
+from .vectors import Tensor, around, outer
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Scaled:
     mass: Any
     unit: tuple[Vector, ...]
 
-    def __call__(self, args: Any) -> Any:
+    def __call__(self, args: object) -> Tensor:
         return self.mass(args) * np.array(self.unit)
 
 
@@ -49,7 +50,7 @@ class Body:
         if not callable(self.inertia):
             object.__setattr__(self, "inertia", _tensor(self.inertia))
 
-    def inertia_at(self, args: Any) -> Any:
+    def inertia_at(self, args: object) -> Tensor:
         """Returns the tensor of inertia (3, 3); a numpy array where it is stated as numbers."""
         if not callable(self.inertia):
             return np.array(self.inertia)
@@ -88,14 +89,14 @@ def _tensor(stated: Any) -> tuple[Vector, ...]:
     return tuple(map(tuple, tensor.tolist()))
 
 
-def vector_of(name: str, p: Any) -> Vector:
+def vector_of(name: str, p: ArrayLike) -> Vector:
     found = real(name, p)
     if found.shape != (3,) or not np.all(np.isfinite(found)):
         raise ValueError(f"{name} must be a point or direction (x, y, z), got {short(p)}")
     return tuple(found.astype(float).tolist())
 
 
-def unit_vector(name: str, p: Any) -> Vector:
+def unit_vector(name: str, p: ArrayLike) -> Vector:
     found = np.array(vector_of(name, p))
     length = np.linalg.norm(found)
     if length == 0:
@@ -164,7 +165,7 @@ def _uniform(centre: Vector, mass: Number, unit: np.ndarray, shape: Shape) -> Bo
     return Body(mass, inertia, centre, shape)
 
 
-def _positive_three(name: str, sizes: Any) -> np.ndarray:
+def _positive_three(name: str, sizes: ArrayLike) -> np.ndarray:
     found = np.array(vector_of(name, sizes))
     if np.any(found <= 0):
         raise ValueError(f"{name} must be three positive lengths, got {short(sizes)}")
@@ -172,7 +173,8 @@ def _positive_three(name: str, sizes: Any) -> np.ndarray:
 
 
 def _rotation(turn: Vector) -> np.ndarray:
-    x, y, z = vector = np.array(vector_of("turn", turn))
+    vector = np.array(vector_of("turn", turn), float)
+    x, y, z = vector
     angle = np.linalg.norm(vector)
     matrix = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
     # sin(a)/a and (1 - cos(a))/a^2, also where a is zero
@@ -191,7 +193,7 @@ def _half(start: Vector, end: Vector) -> np.ndarray:
     return np.subtract(end, start).astype(float) / 2
 
 
-def composite(bodies: list[Body], origin: Any, args: Any) -> tuple[Any, Any, Any]:
+def composite(bodies: list[Body], origin: Any, args: object) -> tuple[Any, Any, Any]:
     """Returns the mass, the centre of mass (3,) from ``origin`` (3,), and the inertia about it (3, 3), of bodies that
     are rigidly connected at the start."""
     if len(bodies) == 1:

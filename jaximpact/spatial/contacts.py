@@ -8,6 +8,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from ..jaxtools.argument_checks import real_number
 from ..mechanics.coefficients import OfSpeed
@@ -18,7 +19,7 @@ from .distances import ROUND, nearest, tangents
 from .parts import Part
 from .pose import Pose, Twists
 from .shapes import Box, Points, Shape, Vector
-from .vectors import alike, basis_across, plus, product, scaled
+from .vectors import Tensor, alike, basis_across, plus, product, scaled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +50,7 @@ class Rough(Part):
             if real_number(name, getattr(self, name)) < 0:
                 raise ValueError(f"{name} must be a radius >= 0, got {getattr(self, name)!r}")
 
-    def _with_turns(self, across: Any, normal: Any, tangents: Any, twists: Twists) -> Any:
+    def _with_turns(self, across: Any, normal: Any, tangents: Any, twists: Twists) -> Tensor:
         """Slip velocities (k, 2) along ``tangents`` (3, 2), and as further columns the turns that contacts resist,
         times their radii."""
         turn = plus(twists.angular_velocity(self.a), scaled(-1, twists.angular_velocity(self.b)))
@@ -108,7 +109,7 @@ class Plane(Rough):
             )
         return body.shape
 
-    def gaps(self, pose: Pose, t: Any, args: Any) -> Any:
+    def gaps(self, pose: Pose, t: ArrayLike, args: object) -> Tensor:
         return self._contact(pose)[0]
 
     def _contact(self, pose: Pose) -> tuple[Any, Any]:
@@ -123,7 +124,7 @@ class Plane(Rough):
         gaps = plus(product(arms, normal), jnp.broadcast_to(height, (len(lowest),)))
         return gaps, plus(arms, jnp.broadcast_to(plus(centre, scaled(-shape.radius, normal)), arms.shape))
 
-    def slips(self, pose: Pose, twists: Twists, args: Any) -> Any:
+    def slips(self, pose: Pose, twists: Twists, args: object) -> Tensor:
         _, places = self._contact(pose)
         across = pose.direction(self.b, basis_across(np.array(self.normal)).T)
         speed = plus(twists.velocities(self.a, places), scaled(-1, twists.velocities(self.b, places)))
@@ -159,7 +160,7 @@ class Contact(Rough):
         apart = np.subtract(one.centre, other.centre)
         return a, b, tuple((apart / np.linalg.norm(apart) if apart.any() else np.array([0.0, 0.0, 1.0])).tolist())
 
-    def gaps(self, pose: Pose, t: Any, args: Any) -> Any:
+    def gaps(self, pose: Pose, t: ArrayLike, args: object) -> Tensor:
         return self._contact(pose)[0][None]
 
     def _contact(self, pose: Pose) -> tuple[Any, Any, Any]:
@@ -170,7 +171,7 @@ class Contact(Rough):
         places = [(shape, pose.rotation(name), pose.centre(name)) for shape, name in ((a, self.a), (b, self.b))]
         return nearest(*places)
 
-    def slips(self, pose: Pose, twists: Twists, args: Any) -> Any:
+    def slips(self, pose: Pose, twists: Twists, args: object) -> Tensor:
         assert self.shapes is not None
         _, normal, place = self._contact(pose)
         speed = plus(twists.velocity(self.a, place), scaled(-1, twists.velocity(self.b, place)))
@@ -202,7 +203,7 @@ class AngleStop(Part):
         if self.low is None and self.high is None:
             raise ValueError("AngleStop: give low=, high= or both, in rad")
 
-    def gaps(self, pose: Pose, t: Any, args: Any) -> Any:
+    def gaps(self, pose: Pose, t: ArrayLike, args: object) -> Tensor:
         turn = pose.coordinate(self.a, self.b)
         low = [] if self.low is None else [turn - value_at(self.low, args)]
         return jnp.stack(low if self.high is None else [*low, value_at(self.high, args) - turn])

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from .shapes import Box, Capsule, Shape, Sphere
-from .vectors import alike, basis_across, plus, product, scaled
+from .vectors import Tensor, alike, basis_across, plus, product, scaled
 
 ROUND = Sphere, Capsule
-Place = tuple[Shape, Any, Any]  # a shape, the rotation of its body (3, 3), and its centre (3,)
+Place = tuple[Shape, Tensor, Tensor]  # a shape, the rotation of its body (3, 3), and its centre (3,)
 
 
-def nearest(a: Place, b: Place) -> tuple[Array, Array, Array]:
+def nearest(a: Place, b: Place) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the distance () of two bodies, the normal (3,) from b to a,
     and the place (3,) in the middle between their nearest points."""
     if isinstance(b[0], Box):
@@ -27,7 +25,7 @@ def nearest(a: Place, b: Place) -> tuple[Array, Array, Array]:
     return _between(first, a[0].radius, last, b[0].radius)
 
 
-def _between(first: Any, radius: float, last: Any, other: float) -> tuple[Array, Array, Array]:
+def _between(first: Tensor, radius: float, last: Tensor, other: float) -> tuple[Tensor, Tensor, Tensor]:
     first, last = alike(first, last)
     apart = first - last
     square = apart @ apart
@@ -38,14 +36,14 @@ def _between(first: Any, radius: float, last: Any, other: float) -> tuple[Array,
     return distance, normal, last + (other + distance / 2) * normal
 
 
-def _segment(place: Place) -> tuple[Any, Any]:
+def _segment(place: Place) -> tuple[Tensor, Tensor]:
     """Returns the middle (3,) and half the axis (3,) of a capsule; of a ball its centre and zero."""
     shape, turn, centre = place
     half = product(turn, np.array(shape.half)) if isinstance(shape, Capsule) else np.zeros(3)
     return centre, half
 
 
-def _points_nearest(a: tuple, b: tuple) -> tuple[Any, Any]:
+def _points_nearest(a: tuple, b: tuple) -> tuple[Tensor, Tensor]:
     """Returns the nearest points (3,) of two segments; of parallel ones that are beside each other,
     in the middle of where they are."""
     (middle, half), (other, side) = a, b
@@ -71,12 +69,12 @@ def _points_nearest(a: tuple, b: tuple) -> tuple[Any, Any]:
     return middle + along * u, other + across * w
 
 
-def _on_segment(p: Any, middle: Any, half: Any) -> Any:
+def _on_segment(p: Tensor, middle: Tensor, half: Tensor) -> Tensor:
     p, middle, half = alike(p, middle, half)
     return middle + jnp.clip((p - middle) @ half / (half @ half), -1, 1) * half
 
 
-def _ball_and_box(ball: Place, box: Place) -> tuple[Array, Array, Array]:
+def _ball_and_box(ball: Place, box: Place) -> tuple[Tensor, Tensor, Tensor]:
     """Of a ball whose centre is in the box it is the signed distance, to the nearest face."""
     (sphere, _, centre), (shape, turn, middle) = ball, box
     assert isinstance(shape, Box)
@@ -89,7 +87,7 @@ def _ball_and_box(ball: Place, box: Place) -> tuple[Array, Array, Array]:
     length = jnp.sqrt(jnp.where(outside, square, 1))
     depths = jnp.abs(inside) - half
     face = jnp.arange(3) == jnp.argmax(depths)
-    normal = jnp.where(outside, apart / length, jnp.where(face, jnp.where(inside < 0, -1, 1), 0))
+    normal: Tensor = jnp.where(outside, apart / length, jnp.where(face, jnp.where(inside < 0, -1, 1), 0))
     distance = jnp.where(outside, length, jnp.max(depths)) - sphere.radius
     normal = product(axes, normal)
     return distance, normal, plus(centre, -(sphere.radius + distance / 2) * normal)

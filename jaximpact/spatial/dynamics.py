@@ -8,7 +8,7 @@ coordinate of its own, on which nothing acts, and no equation |p| = 1 is needed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,8 +17,11 @@ from jax import Array
 from ..planar.quantities import value_at
 from .body import Body, composite
 from .pose import Pose, Twists
-from .tree import ON_GROUND, SIZE, Tree
-from .vectors import ZERO, alike, around, cross, is_zero, outer, plus, product, rates_outside, scaled, turned
+from .tree import ON_GROUND, SIZE, Link, Tree
+from .vectors import ZERO, Tensor, alike, around, cross, is_zero, outer, plus, product, rates_outside, scaled, turned
+
+if TYPE_CHECKING:
+    from .tree import Link
 
 
 class Loads:
@@ -26,11 +29,11 @@ class Loads:
 
     def __init__(self, pose: Pose) -> None:
         self.pose = pose
-        self.forces: dict[int, Any] = {}
-        self.moments: dict[int, Any] = {}
-        self.along: dict[int, Any] = {}
+        self.forces: dict[int, Tensor] = {}
+        self.moments: dict[int, Tensor] = {}
+        self.along: dict[int, Tensor | float] = {}
 
-    def push(self, body: str, place: Any, force: Any) -> None:
+    def push(self, body: str, place: Tensor, force: Tensor) -> None:
         """Adds a force (3,) on the point of a body that is at ``place`` (3,), both in the axes of the world."""
         number = self.pose.tree.link_of[body]
         if number != ON_GROUND:
@@ -38,21 +41,21 @@ class Loads:
             self.forces[number] = plus(self.forces.get(number, ZERO), force)
             self.twist(body, cross(plus(place, scaled(-1, self.pose.root_shift[root])), force))
 
-    def twist(self, body: str, torque: Any) -> None:
+    def twist(self, body: str, torque: Tensor) -> None:
         """Adds a torque (3,) on a body, in the axes of the world."""
         number = self.pose.tree.link_of[body]
         if number != ON_GROUND:
             self.moments[number] = plus(self.moments.get(number, ZERO), torque)
 
-    def drive(self, a: str, b: str, force: Any) -> None:
+    def drive(self, a: str, b: str, force: Tensor) -> None:
         """Adds a torque, or a force, () along the coordinate of the hinge, or slider, of body a relative to b."""
         place, sign = self.pose.tree.single[a, b]
         self.along[place] = self.along.get(place, 0.0) + sign * force
 
 
-def inertias(tree: Tree, pose: Pose, args: Any) -> list[tuple[Any, Any, Any]]:
+def inertias(tree: Tree, pose: Pose, args: object) -> list[tuple[Tensor | float, Tensor, Tensor]]:
     """Returns for each link its mass, its centre of mass (3,) and its inertia about it (3, 3), in the root's frame."""
-    found = []
+    found: list[tuple[Tensor | float, Tensor, Tensor]] = []
     for i, link in enumerate(tree.links):
         if not link.bodies:
             found.append((0.0, ZERO, np.zeros((3, 3))))
@@ -63,7 +66,7 @@ def inertias(tree: Tree, pose: Pose, args: Any) -> list[tuple[Any, Any, Any]]:
     return found
 
 
-def length_inertia(tree: Tree, number: int, args: Any) -> Any:
+def length_inertia(tree: Tree, number: int, args: object) -> Tensor | float:
     """Returns c (), the inertia that the length of a link's quaternion is given:
     of the order of that of its rotation."""
     link = tree.links[number]
@@ -79,7 +82,7 @@ def length_inertia(tree: Tree, number: int, args: Any) -> Any:
     )
 
 
-def mass_matrix(tree: Tree, pose: Pose, args: Any) -> Array:
+def mass_matrix(tree: Tree, pose: Pose, args: object) -> Array:
     """Returns the mass matrix (d, d)."""
     q, links, screws = pose.q, tree.links, pose.screws
     # of all that a link carries: mass, first moment, and inertia about the root's origin
@@ -89,7 +92,7 @@ def mass_matrix(tree: Tree, pose: Pose, args: Any) -> Array:
         if parent != ON_GROUND:
             (m, h, j), (own, first, inertia) = whole[i], whole[parent]
             whole[parent] = (own + m, plus(first, h), plus(inertia, j))
-    blocks: dict[tuple[int, int], Any] = {}
+    blocks: dict[tuple[int, int], Tensor] = {}
     places = [place for link in links for place in _places(link)]
     for i, link in enumerate(links):
         turns, drifts = screws[i]
@@ -121,23 +124,23 @@ def mass_matrix(tree: Tree, pose: Pose, args: Any) -> Array:
     return jnp.concatenate(rows, axis=0)
 
 
-def _places(link: Any) -> list[tuple[int, int]]:
+def _places(link: Link) -> list[tuple[int, int]]:
     """Returns the first coordinates of the blocks of a link, and their sizes:
     a free link has one of its place and one of its rotation."""
     size = SIZE[link.motion.kind]
     return [(link.first, 3), (link.first + 3, 4)] if size == 7 else [(link.first, size)]
 
 
-def generalised_force(tree: Tree, twists: Twists, loads: Loads, gravity: Any, args: Any) -> Array:
+def generalised_force(tree: Tree, twists: Twists, loads: Loads, gravity: Tensor, args: object) -> Array:
     """Returns the generalised force (d,): of velocities, of weights with the acceleration ``gravity`` (3,),
     and of the ``loads``."""
     pose, q, v, links = twists.pose, twists.pose.q, twists.v, tree.links
-    turning: list[Any] = []
-    moving: list[Any] = []
-    forces: list[Any] = []
-    moments: list[Any] = []
-    weights: dict[int, Any] = {}
-    falls = {ON_GROUND: gravity}
+    turning: list[Tensor] = []
+    moving: list[Tensor] = []
+    forces: list[Tensor] = []
+    moments: list[Tensor] = []
+    weights: dict[int, Tensor] = {}
+    falls: dict[int, Tensor] = {ON_GROUND: gravity}
     carriers = {link.root for i, link in enumerate(links) if link.root not in (i, ON_GROUND)}
     inertia = inertias(tree, pose, args)
     for i, link in enumerate(links):
@@ -145,7 +148,7 @@ def generalised_force(tree: Tree, twists: Twists, loads: Loads, gravity: Any, ar
         turns, drifts = twists.added[i]
         mass, centre, tensor = inertia[i]
         if link.motion.kind == "free":
-            accelerations = scaled(-_stretch(q, v, link), turns), ZERO
+            accelerations: tuple[Tensor, ...] = scaled(-_stretch(q, v, link), turns), ZERO
             if i in carriers or not is_zero(centre):
                 falls[i] = product(pose.root_turn[i].T, gravity)
         else:
@@ -176,7 +179,7 @@ def generalised_force(tree: Tree, twists: Twists, loads: Loads, gravity: Any, ar
         moments.append(
             plus(product(tensor, accelerations[0]), cross(spin, product(tensor, spin)), cross(centre, force))
         )
-    found: dict[int, Any] = {}
+    found: dict[int, Tensor] = {}
     for i in reversed(range(len(links))):
         link = links[i]
         outside = pose.root_turn[link.root]
@@ -208,21 +211,21 @@ def generalised_force(tree: Tree, twists: Twists, loads: Loads, gravity: Any, ar
     return jnp.concatenate([jnp.asarray(found[start], q.dtype) for link in links for start, _ in _places(link)])
 
 
-def _own_rates(q: Array, link: Any) -> Any:
+def _own_rates(q: Array, link: Link) -> Tensor:
     """Returns the matrix (k, n) from the rates of the n coordinates of a joint to the k components of its body's
     velocity relative to the body that carries it."""
     return rates_outside(q[link.slice]) if link.motion.kind == "ball" else np.ones((1, 1))
 
 
-def _stretch(q: Array, v: Array, link: Any) -> Any:
+def _stretch(q: Array, v: Array, link: Link) -> Tensor:
     """Returns n'/n, with n = |p|^2 of the quaternion of a link."""
     p, rate = q[link.slice][-4:], v[link.slice][-4:]
     return 2 * (p @ rate) / (p @ p)
 
 
-def height_energy(tree: Tree, pose: Pose, gravity: Any, args: Any) -> Any:
+def height_energy(tree: Tree, pose: Pose, gravity: Tensor, args: object) -> Tensor | float:
     """Returns the potential energy () of the weights."""
-    total: Any = 0.0
+    total: Tensor | float = 0.0
     for name in (name for link in tree.links for name in link.bodies):
         body = tree.bodies[name]
         place, g = alike(pose.centre(name), gravity)

@@ -8,13 +8,14 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from ..planar.quantities import Number, value_at
 from .dynamics import Loads
 from .parts import Part
 from .pose import Pose, Twists
 from .shapes import Vector
-from .vectors import alike, plus, scaled
+from .vectors import Tensor, alike, plus, scaled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +26,7 @@ class Motor(Part):
     of_hinge = True
     torque: Any
 
-    def load(self, loads: Loads, twists: Twists, t: Any, args: Any) -> None:
+    def load(self, loads: Loads, twists: Twists, t: ArrayLike, args: object) -> None:
         torque = self.torque
         if callable(torque):
             torque = torque(t, twists.pose.coordinate(self.a, self.b), twists.rate(self.a, self.b), args)
@@ -39,7 +40,7 @@ class Force(Part):
     at: Vector
     force: Callable[[Any, Any], Any]
 
-    def load(self, loads: Loads, twists: Twists, t: Any, args: Any) -> None:
+    def load(self, loads: Loads, twists: Twists, t: ArrayLike, args: object) -> None:
         push = jnp.stack([jnp.asarray(x, twists.v.dtype) for x in self.force(t, args)])
         loads.push(self.a, twists.pose.point(self.a, self.at), push)
 
@@ -50,7 +51,7 @@ class Torque(Part):
 
     torque: Callable[[Any, Any], Any]
 
-    def load(self, loads: Loads, twists: Twists, t: Any, args: Any) -> None:
+    def load(self, loads: Loads, twists: Twists, t: ArrayLike, args: object) -> None:
         torque = jnp.stack([jnp.asarray(x, twists.v.dtype) for x in self.torque(t, args)])
         loads.twist(self.a, torque)
         loads.twist(self.b, -torque)
@@ -75,7 +76,7 @@ class Spring(Part):
         if self.ends[0] == self.ends[1]:
             raise ValueError(f"Spring: both ends are {self.ends[0]}, between which it has no direction")
 
-    def load(self, loads: Loads, twists: Twists, t: Any, args: Any) -> None:
+    def load(self, loads: Loads, twists: Twists, t: ArrayLike, args: object) -> None:
         pose = twists.pose
         first, last = (pose.point(body, end) for body, end in zip((self.a, self.b), self.ends, strict=True))
         first, last = alike(first, last)
@@ -88,15 +89,15 @@ class Spring(Part):
         loads.push(self.a, first, -pull * along)
         loads.push(self.b, last, pull * along)
 
-    def _size(self, pose: Pose) -> Any:
+    def _size(self, pose: Pose) -> Tensor:
         apart = self._apart(pose)
         return jnp.sqrt(apart @ apart)
 
-    def _stretch(self, pose: Pose, args: Any) -> Any:
+    def _stretch(self, pose: Pose, args: object) -> Tensor:
         rest = np.linalg.norm(np.subtract(*self.ends)) if self.length is None else value_at(self.length, args)
         return self._size(pose) - rest
 
-    def potential(self, pose: Pose, args: Any) -> Any:
+    def potential(self, pose: Pose, args: object) -> Tensor:
         return 0.5 * value_at(self.stiffness, args) * self._stretch(pose, args) ** 2
 
 
@@ -115,13 +116,13 @@ class AngleSpring(Part):
     damping: Number = 0.0
     angle: Number = 0.0
 
-    def load(self, loads: Loads, twists: Twists, t: Any, args: Any) -> None:
+    def load(self, loads: Loads, twists: Twists, t: ArrayLike, args: object) -> None:
         pull = value_at(self.stiffness, args) * self._stretch(twists.pose, args)
         rate = twists.rate(self.a, self.b)
         loads.drive(self.a, self.b, -pull - value_at(self.damping, args) * rate)
 
-    def _stretch(self, pose: Pose, args: Any) -> Any:
+    def _stretch(self, pose: Pose, args: object) -> Tensor:
         return pose.coordinate(self.a, self.b) - value_at(self.angle, args)
 
-    def potential(self, pose: Pose, args: Any) -> Any:
+    def potential(self, pose: Pose, args: object) -> Tensor:
         return 0.5 * value_at(self.stiffness, args) * self._stretch(pose, args) ** 2

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.typing import ArrayLike
 
 from ..jaxtools.argument_checks import is_traced, real, short
 from ..simulation.assemble import assemble
@@ -22,7 +23,10 @@ from .pictures import Drawing, drawing_of
 from .shapes import Vector
 from .system import System
 from .tree import RATES, SIZE
-from .vectors import quaternion_rate, rates_outside, rotation_of, times_quaternion
+from .vectors import Tensor, quaternion_rate, rates_outside, rotation_of, times_quaternion
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,7 @@ class Model(System):
     sites: tuple[tuple[str, tuple[str, Vector]], ...] = ()
     inputs: tuple[str, ...] = ()
 
-    def start(self, qpos: Any = None, qvel: Any = None, args: Any = None, t0: float = 0.0) -> tuple[Array, Array]:  # type: ignore[override]
+    def start(self, qpos: Any = None, qvel: Any = None, args: object = None, t0: float = 0.0) -> tuple[Array, Array]:  # type: ignore[override]
         """Position and velocity (d,) at the start, consistent with equalities of the file.
 
         Args:
@@ -111,15 +115,15 @@ class Model(System):
             return q, v
         return assemble(self.problem(), q, v, t0=t0, args=args)
 
-    def qpos(self, q: Any) -> Array:
+    def qpos(self, q: ArrayLike) -> Array:
         """Position (nq,) as MuJoCo has it, at coordinates q (d,)."""
         return _states_to_file(self.file_joints, jnp.asarray(q), jnp.asarray(q))[0]
 
-    def qvel(self, q: Any, v: Any) -> Array:
+    def qvel(self, q: ArrayLike, v: ArrayLike) -> Array:
         """Velocity (nv,) as MuJoCo has it, at a state q, v (d,)."""
         return _states_to_file(self.file_joints, jnp.asarray(q), jnp.asarray(v))[1]
 
-    def site(self, q: Any, name: str) -> Array:
+    def site(self, q: ArrayLike, name: str) -> Array:
         """Position (3,) of a site of the file, at coordinates q (d,)."""
         known = dict(self.sites)
         if name not in known:
@@ -134,7 +138,7 @@ class Model(System):
         )
         return drawing_of(seen, azimuth, elevation)
 
-    def draw(self, ax: Any, t: float, q: np.ndarray) -> None:
+    def draw(self, ax: Axes, t: float, q: np.ndarray) -> None:
         self.view()(ax, t, q)
 
     def _file_start(self, joint: FileJoint) -> np.ndarray:
@@ -146,7 +150,7 @@ class Model(System):
         return np.concatenate([centre - matrix_of(np.array(joint.turn)) @ joint.arm, joint.turn])
 
 
-def _numbers(name: str, given: Any, count: int) -> Any:
+def _numbers(name: str, given: ArrayLike, count: int) -> Any:
     found = given if is_traced(given) else real(name, given)
     if np.shape(found) != (count,):
         raise ValueError(f"start: {name} has {count} numbers in the file, got {short(given)}")
@@ -169,7 +173,7 @@ def _states_to_file(joints: tuple[FileJoint, ...], q: Array, v: Array) -> list[A
     return [jnp.concatenate(x) for x in zip(*pairs, strict=True)]
 
 
-def _from_file(joint: FileJoint, at: Array, rates: Array) -> tuple[Array, Array]:
+def _from_file(joint: FileJoint, at: Array, rates: Array) -> tuple[Tensor, Tensor]:
     """Coordinates of a joint and their velocities, from its numbers in qpos, and those in qvel from its first on."""
     if joint.kind in ("hinge", "slider"):
         return at - joint.ref, rates[:1]
@@ -187,7 +191,7 @@ def _from_file(joint: FileJoint, at: Array, rates: Array) -> tuple[Array, Array]
     )
 
 
-def _to_file(joint: FileJoint, q: Array, v: Array) -> tuple[Array, Array]:
+def _to_file(joint: FileJoint, q: Array, v: Array) -> tuple[Tensor, Tensor]:
     """The inverse of `_from_file`."""
     if joint.kind in ("hinge", "slider"):
         return q + joint.ref, v

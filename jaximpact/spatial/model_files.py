@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from jax import Array
+from jax.typing import ArrayLike
 
 from ..jaxtools.argument_checks import short
 from .body import Body, Frame, composite
@@ -37,7 +38,7 @@ from .shapes import Vector
 from .tree import Motion
 
 
-def inputs_of_args(t: Any, q: Array, v: Array, args: Any) -> Any:
+def inputs_of_args(t: ArrayLike, q: Array, v: Array, args: object) -> Any:
     """Inputs of the actuators: ``args["ctrl"]``, or zero where there is none."""
     return args["ctrl"] if isinstance(args, Mapping) and "ctrl" in args else 0.0
 

@@ -9,13 +9,15 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
+from jax.typing import ArrayLike
 
 from .contacts import check_restitution
 from .dynamics import Loads
 from .parts import POINT, TURNED, Joint, Part
 from .pose import Pose, Twists
 from .tree import Motion
-from .vectors import alike, half_turned, plus, product, rotation_vector, scaled, times_quaternion
+from .vectors import Tensor, alike, half_turned, plus, product, rotation_vector, scaled, times_quaternion
 
 INVERSE = np.array([1.0, -1.0, -1.0, -1.0])
 Numbers = tuple[float, ...]
@@ -25,12 +27,12 @@ Arms = tuple[
 NONE: Arms = ()
 
 
-def length_of(arms: Arms, q: Any) -> Any:
+def length_of(arms: Arms, q: Array) -> Any:
     """Length (), or its rate, from the coordinates or their velocities (d,)."""
     return sum(factor * q[place] for place, factor in arms)
 
 
-def pull(loads: Loads, arms: Arms, force: Any) -> None:
+def pull(loads: Loads, arms: Arms, force: Tensor | float) -> None:
     """Adds a force () along a length to ``loads``."""
     for place, factor in arms:
         loads.along[place] = loads.along.get(place, 0.0) + factor * force
@@ -63,7 +65,7 @@ class Limits(Part):
         super().__post_init__()
         check_restitution(self.restitution)
 
-    def gaps(self, pose: Pose, t: Any, args: Any) -> Any:
+    def gaps(self, pose: Pose, t: ArrayLike, args: object) -> Tensor:
         at = length_of(self.arms, pose.q)
         return jnp.stack([at - self.low, self.high - at])
 
@@ -81,7 +83,7 @@ class Cone(Part):
     name: str
     restitution: Any = 0.0
 
-    def gaps(self, pose: Pose, t: Any, args: Any) -> Any:
+    def gaps(self, pose: Pose, t: ArrayLike, args: object) -> Tensor:
         vector = rotation_vector(pose.q[self.place : self.place + 4])
         square = vector @ vector
         turned = square > 1e-12
@@ -100,16 +102,16 @@ class Springs(Part):
 
     laws: tuple[tuple[Arms, float, float, tuple[float, float]], ...]
 
-    def load(self, loads: Loads, twists: Twists, t: Any, args: Any) -> None:
+    def load(self, loads: Loads, twists: Twists, t: ArrayLike, args: object) -> None:
         for arms, k, c, rest in self.laws:
             force = k * _stretch(length_of(arms, twists.pose.q), rest) if k else 0.0
             pull(loads, arms, -(force + c * length_of(arms, twists.v) if c else force))
 
-    def potential(self, pose: Pose, args: Any) -> Any:
+    def potential(self, pose: Pose, args: object) -> Tensor | float:
         return sum(0.5 * k * _stretch(length_of(arms, pose.q), rest) ** 2 for arms, k, _, rest in self.laws if k)
 
 
-def _stretch(length: Any, rest: tuple[float, float]) -> Any:
+def _stretch(length: Any, rest: tuple[float, float]) -> Tensor:
     return length - (rest[0] if rest[0] == rest[1] else jnp.clip(length, *rest))
 
 
@@ -126,13 +128,13 @@ class Brake(Part):
     friction: float
     name: str
 
-    def load(self, loads: Loads, twists: Twists, t: Any, args: Any) -> None:
+    def load(self, loads: Loads, twists: Twists, t: ArrayLike, args: object) -> None:
         pull(loads, ((self.place, -1.0),), 1.0)
 
-    def gaps(self, pose: Pose, t: Any, args: Any) -> Any:
+    def gaps(self, pose: Pose, t: ArrayLike, args: object) -> Tensor:
         return pose.q[self.place][None]
 
-    def slips(self, pose: Pose, twists: Twists, args: Any) -> Any:
+    def slips(self, pose: Pose, twists: Twists, args: object) -> Tensor:
         rate = length_of(self.arms, twists.v)
         return jnp.stack([rate, 0 * rate])[None]
 
@@ -155,19 +157,19 @@ class BallSpring(Part):
     damping: float
     rest: Numbers
 
-    def load(self, loads: Loads, twists: Twists, t: Any, args: Any) -> None:
+    def load(self, loads: Loads, twists: Twists, t: ArrayLike, args: object) -> None:
         torque = scaled(-self.damping, plus(twists.angular_velocity(self.a), -twists.angular_velocity(self.b)))
         if self.stiffness:
             torque = plus(torque, product(twists.pose.rotation(self.b), -self.stiffness * self._turn(twists.pose)))
         loads.twist(self.a, torque)
         loads.twist(self.b, -torque)
 
-    def _turn(self, pose: Pose) -> Any:
+    def _turn(self, pose: Pose) -> Tensor:
         """Rotation vector (3,) from the place at rest, in the axes of body b."""
         own = pose.q[self.place : self.place + 4]
         return rotation_vector(times_quaternion(own, jnp.asarray(INVERSE * self.rest, own.dtype)))
 
-    def potential(self, pose: Pose, args: Any) -> Any:
+    def potential(self, pose: Pose, args: object) -> Tensor | float:
         turn = self._turn(pose)
         return 0.5 * self.stiffness * (turn @ turn)
 
@@ -179,7 +181,7 @@ class Drag(Part):
     at: tuple[float, float, float]
     damping: tuple[float, float]
 
-    def load(self, loads: Loads, twists: Twists, t: Any, args: Any) -> None:
+    def load(self, loads: Loads, twists: Twists, t: ArrayLike, args: object) -> None:
         along, about = self.damping
         place = twists.pose.point(self.a, self.at)
         loads.push(self.a, place, -along * twists.velocity(self.a, place))
@@ -193,10 +195,10 @@ class Lift(Part):
     at: tuple[float, float, float]
     force: Numbers
 
-    def load(self, loads: Loads, twists: Twists, t: Any, args: Any) -> None:
+    def load(self, loads: Loads, twists: Twists, t: ArrayLike, args: object) -> None:
         loads.push(self.a, twists.pose.point(self.a, self.at), np.array(self.force))
 
-    def potential(self, pose: Pose, args: Any) -> Any:
+    def potential(self, pose: Pose, args: object) -> Tensor | float:
         place, force = alike(pose.point(self.a, self.at), np.array(self.force))
         return -(force @ place)
 
@@ -214,7 +216,7 @@ class Connected(Part):
     def equations(self) -> Sequence[tuple[str, str]]:  # type: ignore[override]
         return (*POINT, *TURNED) if self.turn else POINT
 
-    def joints(self, pose: Pose, t: Any, args: Any) -> list:
+    def joints(self, pose: Pose, t: ArrayLike, args: object) -> list:
         if not self.turn:
             return [self._apart(pose)]
         a = pose.rotation(self.a)
@@ -236,7 +238,7 @@ class Geared(Part):
     name: str
     unit: str
 
-    def joints(self, pose: Pose, t: Any, args: Any) -> list:
+    def joints(self, pose: Pose, t: ArrayLike, args: object) -> list:
         at, value = length_of(self.other, pose.q), 0.0
         for x in reversed(self.coefficients):
             value = value * at + x
@@ -272,7 +274,7 @@ class Actuators(Part):
     ranges: tuple[tuple[int, tuple[float, float]], ...]
     control: Callable[..., Any]
 
-    def load(self, loads: Loads, twists: Twists, t: Any, args: Any) -> None:
+    def load(self, loads: Loads, twists: Twists, t: ArrayLike, args: object) -> None:
         q, v = twists.pose.q, twists.v
         inputs = jnp.asarray(self.control(t, q, v, args), q.dtype)
         if inputs.shape not in ((), (len(self.every),)):
@@ -296,5 +298,5 @@ class Actuators(Part):
 ANY = (-np.inf, np.inf)
 
 
-def _clip(x: Any, limits: tuple[float, float]) -> Any:
+def _clip(x: Any, limits: tuple[float, float]) -> Tensor:
     return x if limits == ANY else jnp.clip(x, *limits)

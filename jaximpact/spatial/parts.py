@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from ..planar.quantities import GROUND, Number
 from .body import unit_vector, vector_of
@@ -16,7 +17,7 @@ from .dynamics import Loads
 from .pose import Pose, Twists
 from .shapes import Vector
 from .tree import Motion
-from .vectors import basis_across, half_turned, plus, product, scaled
+from .vectors import Tensor, basis_across, half_turned, plus, product, scaled
 
 
 @dataclass(frozen=True)
@@ -46,23 +47,23 @@ class Part:
             elif one.name == "ends":
                 object.__setattr__(self, "ends", tuple(vector_of("ends", x) for x in value))
 
-    def joints(self, pose: Pose, t: Any, args: Any) -> list:
+    def joints(self, pose: Pose, t: ArrayLike, args: object) -> list:
         """Values of the part's joint equations, () or (k,), which the part keeps at zero."""
         return []
 
-    def gaps(self, pose: Pose, t: Any, args: Any) -> Any:
+    def gaps(self, pose: Pose, t: ArrayLike, args: object) -> Tensor:
         """Gaps (k,) of the part, which it keeps from becoming negative."""
         return np.zeros(0)
 
-    def slips(self, pose: Pose, twists: Twists, args: Any) -> Any:
+    def slips(self, pose: Pose, twists: Twists, args: object) -> Tensor:
         """Slip velocities (k, 2), for each gap along two directions across its normal:
         zeros for a part without friction."""
         return np.zeros((len(self.gap_names), 2))
 
-    def load(self, loads: Loads, twists: Twists, t: Any, args: Any) -> None:
+    def load(self, loads: Loads, twists: Twists, t: ArrayLike, args: object) -> None:
         """Adds the forces of the part to ``loads``."""
 
-    def potential(self, pose: Pose, args: Any) -> Any:
+    def potential(self, pose: Pose, args: object) -> Tensor | float:
         """Potential energy () of the part."""
         return 0.0
 
@@ -86,7 +87,7 @@ class Part:
         """Names of its joint equations, and their units."""
         return [(f"{type(self).__name__.lower()} {self.a}-{self.b}{part}", unit) for part, unit in self.equations]
 
-    def _apart(self, pose: Pose) -> Any:
+    def _apart(self, pose: Pose) -> Tensor:
         first, last = self.ends  # type: ignore[attr-defined]
         return plus(pose.point(self.a, first), scaled(-1, pose.point(self.b, last)))
 
@@ -101,10 +102,10 @@ class Joint(Part):
         """Motions of body a relative to b that the joint allows, one after the other from b on."""
         return []
 
-    def joints(self, pose: Pose, t: Any, args: Any) -> list:
+    def joints(self, pose: Pose, t: ArrayLike, args: object) -> list:
         raise NotImplementedError
 
-    def _gap_between(self, pose: Pose, at: Vector) -> Any:
+    def _gap_between(self, pose: Pose, at: Vector) -> Tensor:
         return plus(pose.point(self.a, at), scaled(-1, pose.point(self.b, at)))
 
     def _turned_between(self, pose: Pose) -> list:
@@ -132,7 +133,7 @@ class Ball(Joint):
     def motions(self) -> list[Motion]:
         return [Motion("ball", self.at)]
 
-    def joints(self, pose: Pose, t: Any, args: Any) -> list:
+    def joints(self, pose: Pose, t: ArrayLike, args: object) -> list:
         return [self._gap_between(pose, self.at)]
 
 
@@ -148,7 +149,7 @@ class Hinge(Joint):
     def motions(self) -> list[Motion]:
         return [Motion("hinge", self.at, self.axis)]
 
-    def joints(self, pose: Pose, t: Any, args: Any) -> list:
+    def joints(self, pose: Pose, t: ArrayLike, args: object) -> list:
         tilt = product(_across(pose, self.b, self.axis), pose.direction(self.a, self.axis))
         return [self._gap_between(pose, self.at), tilt]
 
@@ -166,7 +167,7 @@ class Slider(Joint):
     def motions(self) -> list[Motion]:
         return [Motion("slider", self.at, self.along)]
 
-    def joints(self, pose: Pose, t: Any, args: Any) -> list:
+    def joints(self, pose: Pose, t: ArrayLike, args: object) -> list:
         across = product(_across(pose, self.b, self.along), self._gap_between(pose, self.at))
         return [across, *self._turned_between(pose)]
 
@@ -190,7 +191,7 @@ class Universal(Joint):
     def motions(self) -> list[Motion]:
         return [Motion("hinge", self.at, axis) for axis in self.axes]
 
-    def joints(self, pose: Pose, t: Any, args: Any) -> list:
+    def joints(self, pose: Pose, t: ArrayLike, args: object) -> list:
         first, second = self.axes
         between = product(pose.direction(self.b, first)[None], pose.direction(self.a, second))[0]
         return [self._gap_between(pose, self.at), between - float(np.dot(first, second))]
@@ -202,7 +203,7 @@ class Weld(Joint):
 
     equations = (*POINT, *TURNED)
 
-    def joints(self, pose: Pose, t: Any, args: Any) -> list:
+    def joints(self, pose: Pose, t: ArrayLike, args: object) -> list:
         at = pose.tree.bodies[self.a if self.a != GROUND else self.b].centre
         return [self._gap_between(pose, at), *self._turned_between(pose)]
 
@@ -219,7 +220,7 @@ class Rod(Part):
         if self.ends[0] == self.ends[1]:
             raise ValueError(f"Rod: both ends are {self.ends[0]}; a Ball keeps two points together")
 
-    def joints(self, pose: Pose, t: Any, args: Any) -> list:
+    def joints(self, pose: Pose, t: ArrayLike, args: object) -> list:
         apart, length = self._apart(pose), float(np.linalg.norm(np.subtract(*self.ends)))
         return [(apart @ apart - length**2) / (2 * length)]
 
@@ -236,5 +237,5 @@ class Drive(Part):
     of_hinge = True
     angle: Callable[[Any, Any], Any]
 
-    def joints(self, pose: Pose, t: Any, args: Any) -> list:
+    def joints(self, pose: Pose, t: ArrayLike, args: object) -> list:
         return [jnp.asarray(pose.coordinate(self.a, self.b) - self.angle(t, args))]

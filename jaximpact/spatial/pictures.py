@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from ..planar.quantities import GROUND
 from ..plots.style import COLOURS, DARK, GREY
@@ -104,7 +105,7 @@ def surfaces_of(system: Any, q: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.
 
     @jax.jit
     @jax.vmap
-    def places(q: Any) -> Any:
+    def places(q: ArrayLike) -> Any:
         pose = system.pose(q)
         return [jax.tree.map(jnp.asarray, (pose.rotation(name), pose.centre(name))) for _, name, _ in shaped]
 

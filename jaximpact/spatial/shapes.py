@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product as combinations
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from .vectors import alike, basis_across, product
+from .vectors import Tensor, alike, basis_across, product
 
 Vector = tuple[float, float, float]
 CIRCLE = np.linspace(0, 2 * np.pi, 49)
@@ -26,7 +25,7 @@ class Shape:
 
     radius: float = 0.0
 
-    def supports(self, up: Any) -> Any:
+    def supports(self, up: Tensor) -> Tensor:
         """Returns the points (k, 3), before they are widened, one of which is lowest over a plane
         whose normal is ``up`` (3,)."""
         raise NotImplementedError
@@ -52,7 +51,7 @@ class Points(Shape):
 
     points: tuple[Vector, ...] = ((0.0, 0.0, 0.0),)
 
-    def supports(self, up: Any) -> Any:
+    def supports(self, up: Tensor) -> Tensor:
         return np.array(self.points)
 
     @property
@@ -74,7 +73,7 @@ class Capsule(Shape):
 
     half: Vector = (0.0, 0.0, 1.0)
 
-    def supports(self, up: Any) -> Any:
+    def supports(self, up: Tensor) -> Tensor:
         return np.array([self.half, self.half]) * [[1], [-1]]
 
     @property
@@ -105,7 +104,7 @@ class Cylinder(Shape):
     half: Vector = (0.0, 0.0, 1.0)
     rim: float = 1.0
 
-    def supports(self, up: Any) -> Any:
+    def supports(self, up: Tensor) -> Tensor:
         half, up = alike(np.array(self.half), up)
         axis = half / np.linalg.norm(self.half)
         along = axis @ up
@@ -144,7 +143,7 @@ class Box(Shape):
     half: Vector = (1.0, 1.0, 1.0)
     axes: tuple[Vector, ...] = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))
 
-    def supports(self, up: Any) -> Any:
+    def supports(self, up: Tensor) -> Tensor:
         return SIGNS * self.half @ np.array(self.axes).T
 
     @property
@@ -169,7 +168,7 @@ class Ellipsoid(Shape):
     half: Vector = (1.0, 1.0, 1.0)
     axes: tuple[Vector, ...] = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))
 
-    def supports(self, up: Any) -> Any:
+    def supports(self, up: Tensor) -> Tensor:
         axes, half, up = alike(np.array(self.axes), np.array(self.half), up)
         along = half * product(axes.T, up)
         return (product(axes, half * along) / -jnp.sqrt(along @ along))[None]

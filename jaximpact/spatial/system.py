@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.typing import ArrayLike
 
 from ..jaxtools.argument_checks import is_traced, real, short
 from ..jaxtools.jaxpr_tools import replay_jaxpr
@@ -37,6 +38,7 @@ from .pose import Pose, Twists
 from .shapes import Vector
 from .tree import ON_GROUND, RATES, Tree
 from .vectors import (
+    Tensor,
     alike,
     quaternion_by,
     quaternion_rate,
@@ -144,7 +146,7 @@ class System:
         """Coordinates (d,) at the start: the bodies as they were stated."""
         return self.tree.start()
 
-    def start(self, args: Any = None, t0: float = 0.0, q0: Any = None, **rates: Any) -> tuple[Array, Array]:
+    def start(self, args: object = None, t0: float = 0.0, q0: Any = None, **rates: Any) -> tuple[Array, Array]:
         """Position and velocity (d,) at the start, consistent with the joints.
 
         Args:
@@ -193,7 +195,7 @@ class System:
 
     # derivatives as one thinks of them
 
-    def retract(self, q: Any, **steps: Any) -> Array:
+    def retract(self, q: ArrayLike, **steps: Any) -> Array:
         """Moves bodies: coordinates (d,) from q (d,) by ``steps`` by name.
 
         Of a free body (6,): the displacement of its centre, and a rotation vector by which it turns, in the axes of the
@@ -207,7 +209,7 @@ class System:
                 q = q.at[link.slice].set(_moved(link, q[link.slice], own.astype(q.dtype)))
         return q
 
-    def difference(self, q: Any, to: Any, body: str) -> Array:
+    def difference(self, q: ArrayLike, to: Any, body: str) -> Array:
         """The step by which `retract` moves a body, relative to what carries it,
         from where it is at q (d,) to where it is at ``to`` (d,)."""
         if body not in self.tree.moved_by:
@@ -218,15 +220,15 @@ class System:
         links = [self.tree.links[i] for i in self.tree.moved_by[body]]
         return jnp.concatenate([_step_between(link, q[link.slice], to[link.slice]) for link in links])
 
-    def position(self, q: Any, body: str, point: Vector) -> Array:
+    def position(self, q: ArrayLike, body: str, point: Vector) -> Array:
         """Position (3,), at coordinates q (d,), of the point of a body that was at ``point`` at the start."""
         return jnp.asarray(self.pose(jnp.asarray(q)).point(body, vector_of("point", point)))
 
-    def rotation(self, q: Any, body: str) -> Array:
+    def rotation(self, q: ArrayLike, body: str) -> Array:
         """Rotation matrix (3, 3) of a body since the start, at coordinates q (d,)."""
         return jnp.asarray(self.pose(jnp.asarray(q)).rotation(body))
 
-    def twist(self, q: Any, v: Any, body: str) -> Array:
+    def twist(self, q: ArrayLike, v: ArrayLike, body: str) -> Array:
         """Velocity of a body's centre of mass and its angular velocity (6,), in the axes of the world, at a state q,
         v (d,)."""
         q = jnp.asarray(q)
@@ -240,74 +242,74 @@ class System:
 
     # functions of the problem
 
-    def mass(self, q: Array, args: Any) -> Array:
+    def mass(self, q: Array, args: object) -> Array:
         """Mass matrix (d, d)."""
         return _recorded(self, "_mass")(q, args)
 
-    def _mass(self, q: Array, args: Any) -> Array:
+    def _mass(self, q: Array, args: object) -> Array:
         return mass_matrix(self.tree, self.pose(q), args)
 
-    def force(self, t: Any, q: Array, v: Array, args: Any) -> Array:
+    def force(self, t: ArrayLike, q: Array, v: Array, args: object) -> Array:
         """Generalised force (d,)."""
         return _recorded(self, "_force")(t, q, v, args)
 
-    def _force(self, t: Any, q: Array, v: Array, args: Any) -> Array:
+    def _force(self, t: ArrayLike, q: Array, v: Array, args: object) -> Array:
         twists = Twists(self.pose(q), v)
         loads = Loads(twists.pose)
         for part in self.parts:
             part.load(loads, twists, t, args)
         return generalised_force(self.tree, twists, loads, self._gravity(args), args)
 
-    def _gravity(self, args: Any) -> Any:
+    def _gravity(self, args: object) -> Tensor:
         g = value_at(self.gravity, args)
         if np.ndim(g):
             return np.array(g) if isinstance(g, tuple) else g
         return jnp.stack([0 * g, 0 * g, -g]) if isinstance(g, Array) else np.array([0.0, 0.0, -g])
 
-    def joints(self, t: Any, q: Array, args: Any) -> Array:
+    def joints(self, t: ArrayLike, q: Array, args: object) -> Array:
         """Joint equations (j,), zero where they hold."""
         pose = self.pose(q)
         found = [jnp.asarray(x, q.dtype) for part in self._constraining() for x in part.joints(pose, t, args)]
         return jnp.concatenate([jnp.atleast_1d(x) for x in found])
 
-    def gaps(self, t: Any, q: Array, args: Any) -> Array:
+    def gaps(self, t: ArrayLike, q: Array, args: object) -> Array:
         """Gaps (m,)."""
         return _recorded(self, "_gaps")(t, q, args)
 
-    def _gaps(self, t: Any, q: Array, args: Any) -> Array:
+    def _gaps(self, t: ArrayLike, q: Array, args: object) -> Array:
         pose = self.pose(q)
         return jnp.concatenate([jnp.asarray(part.gaps(pose, t, args), q.dtype) for part in self.parts])
 
-    def slip(self, t: Any, q: Array, v: Array, args: Any) -> Array:
+    def slip(self, t: ArrayLike, q: Array, v: Array, args: object) -> Array:
         """Slip velocities (m, 2) of the contacts, of their material, along two directions across the normal; (m, 2 + k)
         where some resist k turns."""
         return _recorded(self, "_slip")(t, q, v, args)
 
-    def _slip(self, t: Any, q: Array, v: Array, args: Any) -> Array:
+    def _slip(self, t: ArrayLike, q: Array, v: Array, args: object) -> Array:
         twists = Twists(self.pose(q), v)
         found = [jnp.asarray(part.slips(twists.pose, twists, args), q.dtype) for part in self.parts]
         columns = max(x.shape[1] for x in found)
         return jnp.concatenate([jnp.pad(x, ((0, 0), (0, columns - x.shape[1]))) for x in found])
 
-    def slip_along(self, t: Any, q: Array, v: Array, args: Any) -> Array:
+    def slip_along(self, t: ArrayLike, q: Array, v: Array, args: object) -> Array:
         """Slip velocities (m,) of a mechanism whose points move in planes, along the one direction across each normal
         in which they can slip."""
         return jnp.sum(self.slip(t, q, v, args) * jnp.asarray(_slip_directions(self), q.dtype), axis=1)
 
-    def friction(self, args: Any) -> Array:
+    def friction(self, args: object) -> Array:
         """Coefficients of friction (m,)."""
         return friction_of(self.parts, args)
 
-    def friction_at(self, speeds: Array, args: Any) -> Array:
+    def friction_at(self, speeds: Array, args: object) -> Array:
         """Coefficients of friction (m,) of contacts with the slip ``speeds`` (m,)."""
         return friction_at_speeds(self.parts, speeds, args)
 
-    def restitution(self, speeds: Array, args: Any) -> Array:
+    def restitution(self, speeds: Array, args: object) -> Array:
         """Coefficients of restitution (m,) of contacts with the speeds of approach ``speeds`` (m,)."""
         every = enumerate(e for part in self.parts for e in part.restitutions)
         return jnp.stack([jnp.asarray(e(speeds[i], args) if callable(e) else e, speeds.dtype) for i, e in every])
 
-    def energy(self, t: Any, q: Array, v: Array, args: Any) -> Array:
+    def energy(self, t: ArrayLike, q: Array, v: Array, args: object) -> Array:
         """Kinetic energy, and potential energy of weights and springs [J]."""
         pose = self.pose(q)
         stored = sum(jnp.asarray(part.potential(pose, args), q.dtype) for part in self.parts)
@@ -352,7 +354,7 @@ class System:
         return paraview.write_frames(solution, path, frames)
 
 
-def _rate_of(link: Any, own: Array, speed: Any) -> Any:
+def _rate_of(link: Any, own: Array, speed: Any) -> Tensor:
     """Derivatives of a link's coordinates ``own`` from its velocity and angular velocity."""
     kind = link.motion.kind
     if kind == "free":
@@ -360,14 +362,14 @@ def _rate_of(link: Any, own: Array, speed: Any) -> Any:
     return quaternion_rate(own, speed) if kind == "ball" else speed
 
 
-def _moved(link: Any, own: Array, step: Any) -> Any:
+def _moved(link: Any, own: Array, step: Any) -> Tensor:
     kind = link.motion.kind
     if kind == "free":
         return jnp.concatenate([own[:3] + step[:3], times_quaternion(quaternion_by(step[3:]), own[3:])])
     return times_quaternion(quaternion_by(step), own) if kind == "ball" else own + step
 
 
-def _step_between(link: Any, own: Array, to: Array) -> Any:
+def _step_between(link: Any, own: Array, to: Array) -> Tensor:
     kind = link.motion.kind
     if kind in ("hinge", "slider"):
         return to - own

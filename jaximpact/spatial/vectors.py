@@ -3,24 +3,23 @@ everything else is an array of jax."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 
 from ..jaxtools.argument_checks import is_traced
 
+Tensor = np.ndarray | Array  # a number, vector or matrix: a constant, or an array of jax
 ZERO = np.zeros(3)
 IDENTITY = np.eye(3)
 
 
-def is_zero(x: Any) -> bool:
+def is_zero(x: Tensor) -> bool:
     """Whether x is a constant, and zero."""
     return isinstance(x, np.ndarray) and not x.any()
 
 
-def written(x: np.ndarray, like: Any) -> Any:
+def written(x: np.ndarray, like: Tensor) -> Tensor:
     """Returns a constant in the dtype of an array, so that a program of it knows its zeros, and of ones and zeros all.
 
     Native code takes other floats that a function closes over as inputs, so that programs that differ in them are one:
@@ -33,13 +32,13 @@ def written(x: np.ndarray, like: Any) -> Any:
     return lax.select(x != 0, x.astype(like.dtype), lax.full(x.shape, 0, like.dtype))
 
 
-def alike(*xs: Any) -> tuple:
+def alike(*xs: Tensor) -> tuple:
     """Returns the arrays with constants in the dtype of those of jax, as `written`."""
     of_jax = [x for x in xs if not isinstance(x, np.ndarray)]
     return tuple(written(x, of_jax[0]) if isinstance(x, np.ndarray) else x for x in xs) if of_jax else xs
 
 
-def plus(*xs: Any) -> Any:
+def plus(*xs: Tensor) -> Tensor:
     """Returns the sum of vectors, or of matrices, some of which may be a column (3, 1) that is added to all."""
     some = alike(*(x for x in xs if not is_zero(x)))
     if not some:
@@ -48,11 +47,11 @@ def plus(*xs: Any) -> Any:
     return found if found.shape == shape else jnp.broadcast_to(found, shape)
 
 
-def scaled(factor: Any, x: Any) -> Any:
+def scaled(factor: Tensor | float, x: Tensor) -> Tensor:
     return x if is_zero(x) else factor * x
 
 
-def product(a: Any, b: Any) -> Any:
+def product(a: Tensor, b: Tensor) -> Tensor:
     """Returns the matrix a (m, n) times b (n,) or (n, k)."""
     if isinstance(a, np.ndarray) and a.shape == (3, 3) and np.array_equal(a, IDENTITY):
         return b
@@ -64,7 +63,7 @@ def product(a: Any, b: Any) -> Any:
     return a @ b
 
 
-def cross(a: Any, b: Any) -> Any:
+def cross(a: Tensor, b: Tensor) -> Tensor:
     """Returns the cross product of a (3,) with b (3,), or with each column of b (3, k)."""
     if is_zero(a) or is_zero(b):
         return np.zeros(b.shape)
@@ -79,18 +78,18 @@ def cross(a: Any, b: Any) -> Any:
     return once(a) * twice(b) - twice(a) * once(b)
 
 
-def outer(a: Any, b: Any) -> Any:
+def outer(a: Tensor, b: Tensor) -> Tensor:
     return a[:, None] * b[None, :]
 
 
-def around(c: Any) -> Any:
+def around(c: Tensor) -> Tensor:
     """Returns |c|^2 1 - c c' (3, 3): the inertia of a unit mass at c (3,) about the origin."""
     if is_zero(c):
         return np.zeros((3, 3))
     return (c @ c) * alike(IDENTITY, c)[0] - outer(c, c)
 
 
-def turned(rotation: Any, inertia: Any) -> Any:
+def turned(rotation: Tensor, inertia: Tensor) -> Tensor:
     """Returns R J R' for the inertia J (3, 3) of a body that is turned by R (3, 3)."""
     if isinstance(inertia, np.ndarray):
         moments = np.diag(inertia)
@@ -107,7 +106,7 @@ def turned(rotation: Any, inertia: Any) -> Any:
     return product(product(rotation, inertia), rotation.T)
 
 
-def rotation_of(p: Any) -> Any:
+def rotation_of(p: Tensor) -> Tensor:
     """Returns the rotation (3, 3) of the quaternion p/|p|, p (4,) = (w, x, y, z)."""
     w, x, y, z = p
     a = (2 / (p @ p)) * p
@@ -117,34 +116,34 @@ def rotation_of(p: Any) -> Any:
     return jnp.stack(rows).reshape(3, 3)
 
 
-def rates_inside(p: Any) -> Any:
+def rates_inside(p: Tensor) -> Tensor:
     """Returns the matrix 2 E(p)/|p|^2 (3, 4): its product with p' is the angular velocity in the axes of the body."""
     w, x, y, z = (2 / (p @ p)) * p
     return jnp.stack([-x, w, z, -y, -y, -z, w, x, -z, y, -x, w]).reshape(3, 4)
 
 
-def rates_outside(p: Any) -> Any:
+def rates_outside(p: Tensor) -> Tensor:
     """Returns the matrix 2 G(p)/|p|^2 (3, 4): its product with p' is the angular velocity in the axes outside of the
     body."""
     w, x, y, z = (2 / (p @ p)) * p
     return jnp.stack([-x, w, -z, y, -y, z, w, -x, -z, -y, x, w]).reshape(3, 4)
 
 
-def quaternion_rate(p: Any, spin: Any) -> Any:
+def quaternion_rate(p: Tensor, spin: Tensor) -> Tensor:
     """Returns p' (4,), with p . p' = 0, of a body with an angular velocity (3,) in the axes outside of the body."""
     return 0.25 * (p @ p) * (rates_outside(p).T @ spin)
 
 
-def rotation_about(axis: np.ndarray, sine: Any, cosine: Any) -> Any:
+def rotation_about(axis: np.ndarray, sine: Tensor, cosine: Tensor) -> Tensor:
     """Returns the rotation (3, 3) about a constant unit vector by the angle with this sine and cosine."""
     x, y, z = axis
     turn = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
     square = turn @ turn
-    still, turn, square = (written(x, sine) for x in (IDENTITY + square, turn, square))
-    return still + sine * turn - cosine * square
+    still, odd, even = (written(x, sine) for x in (IDENTITY + square, turn, square))
+    return still + sine * odd - cosine * even
 
 
-def half_turned(rotation: Any) -> list:
+def half_turned(rotation: Tensor) -> list:
     """Returns 2 sin(angle/2) times the axis of a rotation, as 3 numbers: twice the vector part of its quaternion.
 
     They are zero only where nothing is turned. At half a turn their sign is undefined, and they are of no use.
@@ -153,12 +152,12 @@ def half_turned(rotation: Any) -> list:
     return [(rotation[i, j] - rotation[j, i]) / size for i, j in ((2, 1), (0, 2), (1, 0))]
 
 
-def times_quaternion(a: Any, b: Any) -> Any:
+def times_quaternion(a: Tensor, b: Tensor) -> Tensor:
     """Returns the quaternion (4,) of the rotation b followed by the rotation a."""
     return jnp.concatenate([(a[0] * b[0] - a[1:] @ b[1:])[None], a[0] * b[1:] + b[0] * a[1:] + cross(a[1:], b[1:])])
 
 
-def quaternion_by(vector: Any) -> Any:
+def quaternion_by(vector: Tensor) -> Tensor:
     """Returns the unit quaternion (4,) of a rotation vector (3,): its direction is the axis,
     its length the angle [rad]."""
     square = vector @ vector
@@ -168,7 +167,7 @@ def quaternion_by(vector: Any) -> Any:
     return jnp.concatenate([w[None], jnp.where(small, 0.5 - square / 48, 0.5 * jnp.sin(half) / half) * vector])
 
 
-def rotation_vector(p: Any) -> Any:
+def rotation_vector(p: Tensor) -> Tensor:
     """Returns the rotation vector (3,), of a length up to pi, of the quaternion p (4,), of any length."""
     p = jnp.where(p[0] < 0, -p, p)
     square = p[1:] @ p[1:]

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr
 from jax.extend.linear_util import WrappedFun
+from jax.typing import ArrayLike
 
 from ..jaxtools.jaxpr_tools import is_literal
 from ..mechanics.coefficients import OfSpeed
@@ -60,7 +61,7 @@ def fingerprint(system: StudySystem, values: Mapping[str, np.ndarray]) -> dict[s
         return {name: hash_of(function, operands) for name, (function, operands) in calls.items() if callable(function)}
 
 
-def calls_of(problem: Problem, t: Any, q: Any, v: Any, args: Any) -> dict[str, tuple[Any, tuple]]:
+def calls_of(problem: Problem, t: ArrayLike, q: Any, v: Any, args: object) -> dict[str, tuple[Any, tuple]]:
     """Functions of a problem besides its constraints, by name, each with its operands.
 
     None or a number stands for a function that the problem does not have. ``t``, ``q``, ``v``, ``args``: abstract
@@ -86,7 +87,7 @@ def calls_of(problem: Problem, t: Any, q: Any, v: Any, args: Any) -> dict[str, t
     }
 
 
-def speeds_of(problem: Problem, of: Any, t: Any, q: Any, args: Any) -> tuple:
+def speeds_of(problem: Problem, of: Any, t: ArrayLike, q: Any, args: object) -> tuple:
     """Returns the shape and dtype (m,) of the speeds on which ``of``, a restitution or a coefficient of friction,
     depends, in a tuple; an empty tuple if it depends on none.
 

@@ -63,7 +63,7 @@ def _import_module(module: str, folder: str | None) -> Any:
     return importlib.import_module(module)
 
 
-def problem_name(problem: Any) -> str:
+def problem_name(problem: str | Problem) -> str:
     """Name of a problem: its catalogue name, or "module:name" of the module attribute that is this object."""
     if isinstance(problem, str):
         return problem

@@ -225,7 +225,7 @@ def _until(spec: Spec) -> dict[str, Any]:
     return {} if spec.until is None else {"until": spec.until}
 
 
-def _without(args: Any, paths: list[tuple[str, ...]]) -> Any:
+def _without(args: dict, paths: list[tuple[str, ...]]) -> Any:
     """Encoded parameters without the ones at ``paths``, whose values the design gives."""
     if first_mismatch(args, {"$dict": {str: object}}):
         return args

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Unpack, cast
 
 import jax
 import numpy as np
+from jax.typing import ArrayLike
 from tqdm import tqdm
 
 from ..analysis.options import MotionOptions, with_options
@@ -80,7 +81,7 @@ class Run:
         *,
         t1: Any,
         h: Any,
-        t0: Any = 0.0,
+        t0: ArrayLike = 0.0,
         save: Any = 1,
         until: Any = None,
         block: int | None = None,

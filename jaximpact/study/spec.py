@@ -68,7 +68,7 @@ class Spec:
     problem: str
     design: Design
     base: dict[str, Any]
-    scheme: Any
+    scheme: Scheme
     projection: Any
     save: Any
     folder: str | None = None
@@ -88,7 +88,7 @@ class Spec:
         design: Design,
         *,
         case: str | None = None,
-        scheme: Any = None,
+        scheme: Scheme | None = None,
         projection: Any = None,
         save: Any = "final",
         until: Any = None,

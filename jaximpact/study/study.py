@@ -16,6 +16,7 @@ from typing import Any, Self, Unpack
 
 import jax
 import numpy as np
+from jax.typing import ArrayLike
 from tqdm import tqdm
 
 from ..analysis.options import MotionOptions, with_options
@@ -88,7 +89,7 @@ class Study(Reading):
         v0: Any = None,
         t1: Any = None,
         h: Any = None,
-        t0: Any = 0.0,
+        t0: ArrayLike = 0.0,
         case: str | None = None,
         save: Save | Any = "final",
         until: Any = None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,9 @@ from .importing import load_problem
 from .plain import decode
 from .spec import OPTIONAL, Spec
 
+if TYPE_CHECKING:
+    from ..mechanics.scheme import Scheme
+
 
 @dataclass(frozen=True)
 class StudySystem:
@@ -31,7 +34,7 @@ class StudySystem:
     that the design does not replace, as in `Study`."""
 
     problem: Problem
-    scheme: Any
+    scheme: Scheme
     projection: Any
     save: Save
     base: dict[str, Any]

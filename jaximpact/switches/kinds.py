@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
 from ..jaxtools.jaxpr_tools import evaluate_equation
+from ..jaxtools.jaxpr_types import Equation
 
 Sides = list[Array]
 
@@ -42,12 +43,12 @@ class Kind(NamedTuple):
     kinks: bool = False
 
 
-def apply(eqn: Any, *values: Any) -> list:
+def apply(eqn: Equation, *values: Array) -> list:
     """Evaluates the operation of an equation."""
     return evaluate_equation(eqn, values)
 
 
-def kind_of(eqn: Any, discrete: bool) -> Kind | None:
+def kind_of(eqn: Equation, discrete: bool) -> Kind | None:
     """Returns how an operation on real numbers switches; None if it is smooth.
     An operation with ``discrete`` results always switches."""
     name = eqn.primitive.name
@@ -60,7 +61,7 @@ def kind_of(eqn: Any, discrete: bool) -> Kind | None:
     return DISCRETE.get(name, Kind(apply, _given))
 
 
-def _given(eqn: Any, sides: Sides, *operands: Any) -> list:
+def _given(eqn: Equation, sides: Sides, *operands: Array) -> list:
     return list(sides)
 
 
@@ -69,7 +70,7 @@ def _signed(side: Array, x: Array) -> Array:
     return jnp.where(side, x, -x)[..., None]
 
 
-def _not(eqn: Any, sides: Sides, *operands: Any) -> Sides:
+def _not(eqn: Equation, sides: Sides, *operands: Array) -> Sides:
     return [~side for side in sides]
 
 
@@ -97,15 +98,15 @@ def _between(low: Array, high: Array) -> list:
     return [(low * high)[..., None]]
 
 
-def _floor(eqn: Any, sides: Sides, x: Array) -> list:
+def _floor(eqn: Equation, sides: Sides, x: Array) -> list:
     return _between(x - sides[0], sides[0] + 1 - x)
 
 
-def _ceil(eqn: Any, sides: Sides, x: Array) -> list:
+def _ceil(eqn: Equation, sides: Sides, x: Array) -> list:
     return _between(sides[0] - x, x - sides[0] + 1)
 
 
-def _round(eqn: Any, sides: Sides, x: Array) -> list:
+def _round(eqn: Equation, sides: Sides, x: Array) -> list:
     return _between(x - sides[0] + 0.5, sides[0] + 0.5 - x)
 
 
@@ -131,7 +132,7 @@ _WHOLE = Kind(
 )
 
 
-def _remainder(eqn: Any, sides: Sides, x: Array, y: Array) -> list:
+def _remainder(eqn: Equation, sides: Sides, x: Array, y: Array) -> list:
     return [x - sides[0] * y]
 
 
@@ -146,7 +147,7 @@ _REMAINDER = Kind(
 # places and orders of several numbers
 
 
-def _along_last(eqn: Any, x: Array) -> Array:
+def _along_last(eqn: Equation, x: Array) -> Array:
     """Returns the operand x of a reduction with the axes that it reduces moved to the end and merged."""
     axes = tuple(eqn.params["axes"])
     kept = [i for i in range(x.ndim) if i not in axes]
@@ -160,37 +161,37 @@ def _at(x: Array, place: Array, axis: int = -1) -> Array:
 def _extreme(sign: int, discrete: bool = False) -> Kind:
     """Kind of the largest (sign 1) or least (sign -1) of several numbers; if ``discrete``, of its place."""
 
-    def side(eqn: Any, x: Array) -> Sides:
+    def side(eqn: Equation, x: Array) -> Sides:
         return apply(eqn, x) if discrete else [jnp.argmax(sign * _along_last(eqn, x), axis=-1)]
 
-    def value(eqn: Any, sides: Sides, x: Array) -> list:
+    def value(eqn: Equation, sides: Sides, x: Array) -> list:
         return list(sides) if discrete else [_at(_along_last(eqn, x), sides[0])[..., 0]]
 
     def own(sides: Sides, x: Array) -> Array:
         return sides[0][..., None] == lax.broadcasted_iota(sides[0].dtype, x.shape, x.ndim - 1)
 
-    def levels(eqn: Any, sides: Sides, x: Array) -> list:
+    def levels(eqn: Equation, sides: Sides, x: Array) -> list:
         x = sign * _along_last(eqn, x)
         return [jnp.where(own(sides, x), 1, _at(x, sides[0]) - x)]
 
-    def across(eqn: Any, sides: Sides, x: Array) -> Sides:
+    def across(eqn: Equation, sides: Sides, x: Array) -> Sides:
         x = sign * _along_last(eqn, x)
         return [jnp.argmax(jnp.where(own(sides, x), -jnp.inf, x), axis=-1).astype(sides[0].dtype)]
 
     return Kind(side, value, levels, across, kinks=not discrete)
 
 
-def _order(eqn: Any, *operands: Array) -> Sides:
+def _order(eqn: Equation, *operands: Array) -> Sides:
     p = eqn.params
     places = lax.broadcasted_iota(jnp.int32, operands[0].shape, p["dimension"])
     return [lax.sort((*operands, places), dimension=p["dimension"], num_keys=p["num_keys"])[-1]]
 
 
-def _take_order(eqn: Any, sides: Sides, *operands: Array) -> list:
+def _take_order(eqn: Equation, sides: Sides, *operands: Array) -> list:
     return [jnp.take_along_axis(x, sides[0], axis=eqn.params["dimension"]) for x in operands]
 
 
-def _steps(eqn: Any, sides: Sides, key: Array) -> Array:
+def _steps(eqn: Equation, sides: Sides, key: Array) -> Array:
     """Returns the differences, along the last axis, between successive numbers of ``key`` in the
     order ``sides`` of a sort."""
     return jnp.diff(
@@ -198,11 +199,11 @@ def _steps(eqn: Any, sides: Sides, key: Array) -> Array:
     )
 
 
-def _order_levels(eqn: Any, sides: Sides, key: Array, *others: Array) -> list:
+def _order_levels(eqn: Equation, sides: Sides, key: Array, *others: Array) -> list:
     return [jnp.expand_dims(_steps(eqn, sides, key), eqn.params["dimension"])]
 
 
-def _swap_entries(eqn: Any, sides: Sides, key: Array, *others: Array) -> Sides:
+def _swap_entries(eqn: Equation, sides: Sides, key: Array, *others: Array) -> Sides:
     """Returns the order of a sort beyond its nearest border: ``sides`` with the two successive numbers
     swapped that differ least."""
     order = jnp.moveaxis(sides[0], eqn.params["dimension"], -1)
@@ -216,46 +217,46 @@ def _swap_entries(eqn: Any, sides: Sides, key: Array, *others: Array) -> Sides:
 # others
 
 
-def _beyond(eqn: Any, least: Array, x: Array, most: Array) -> Sides:
+def _beyond(eqn: Equation, least: Array, x: Array, most: Array) -> Sides:
     return [x < least, x > most]
 
 
-def _clamp_value(eqn: Any, sides: Sides, least: Array, x: Array, most: Array) -> list:
+def _clamp_value(eqn: Equation, sides: Sides, least: Array, x: Array, most: Array) -> list:
     return [jnp.where(sides[0], least, jnp.where(sides[1], most, x))]
 
 
-def _clamp_levels(eqn: Any, sides: Sides, least: Array, x: Array, most: Array) -> list:
+def _clamp_levels(eqn: Equation, sides: Sides, least: Array, x: Array, most: Array) -> list:
     return [_signed(sides[0], least - x), _signed(sides[1], x - most)]
 
 
-def _turns(eqn: Any, y: Array, x: Array) -> Sides:
+def _turns(eqn: Equation, y: Array, x: Array) -> Sides:
     """Returns the side of atan2(y, x), the number n in atan2(y, x) = arctan(y/x) + n pi: 0 where x >= 0, else -1 where
     y < 0 and 1 elsewhere."""
     return [jnp.where(x < 0, jnp.where(y < 0, -1, 1), 0)]
 
 
-def _angle(eqn: Any, sides: Sides, y: Array, x: Array) -> list:
+def _angle(eqn: Equation, sides: Sides, y: Array, x: Array) -> list:
     (half,) = sides
     sign = jnp.where(half == 0, 1, -1).astype(x.dtype)
     return [jnp.arctan2(sign * y, sign * x) + half.astype(x.dtype) * np.pi]
 
 
-def _angle_levels(eqn: Any, sides: Sides, y: Array, x: Array) -> list:
+def _angle_levels(eqn: Equation, sides: Sides, y: Array, x: Array) -> list:
     (half,) = sides
     return [jnp.stack([jnp.where(half == 0, x, -x), jnp.where(half == 0, 1, half.astype(y.dtype) * y)], axis=-1)]
 
 
-def _angle_across(eqn: Any, sides: Sides, y: Array, x: Array) -> Sides:
+def _angle_across(eqn: Equation, sides: Sides, y: Array, x: Array) -> Sides:
     (half,) = sides
     return [jnp.where(half == 0, jnp.where(y < 0, -1, 1), jnp.where(jnp.abs(x) < jnp.abs(y), 0, -half))]
 
 
-def _sign_levels(eqn: Any, sides: Sides, x: Array) -> list:
+def _sign_levels(eqn: Equation, sides: Sides, x: Array) -> list:
     (side,) = sides
     return [jnp.where(side == 0, -jnp.abs(x), side * x)[..., None]]
 
 
-def _sign_across(eqn: Any, sides: Sides, x: Array) -> Sides:
+def _sign_across(eqn: Equation, sides: Sides, x: Array) -> Sides:
     (side,) = sides
     return [jnp.where(side == 0, jnp.where(x < 0, -1, 1).astype(x.dtype), -side)]
 

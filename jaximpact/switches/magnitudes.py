@@ -18,6 +18,7 @@ from jax import Array, lax
 from jax.extend.core import ClosedJaxpr
 
 from ..jaxtools.jaxpr_tools import contains_primitive, evaluate_equation, inline_calls, is_literal, reader
+from ..jaxtools.jaxpr_types import Equation, Operand
 
 # functions of x^n, by the magnitude of x
 OF_POWER: dict[str, Callable] = {
@@ -45,13 +46,13 @@ def with_magnitudes(closed: ClosedJaxpr) -> ClosedJaxpr:
         return closed
     inlined, replaced = inline_calls(closed), []
 
-    def evaluate(*values: Any) -> list:
+    def evaluate(*values: Array) -> list:
         jaxpr = inlined.jaxpr
         env = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*inlined.consts, *values], strict=True))
-        read, bases, choices = reader(env), dict[Any, Base](), dict[Any, Any]()
-        ratios = dict[Any, list]()  # numerators and denominators
+        read, bases, choices = reader(env), dict[Operand | None, Base](), dict[Operand | None, Any]()
+        ratios = dict[Operand | None, list]()  # numerators and denominators
 
-        def root(eqn: Any, v: Any, others: list) -> Array | None:
+        def root(eqn: Equation, v: Operand | None, others: list) -> Array | None:
             """Returns the result of an equation, a function of an even power v = x^n, as one of |x|; None if v is
             neither an even power nor a choice between values of which one is."""
             if v in bases:
@@ -101,7 +102,7 @@ def _power(x: Array, exponent: float) -> Array:
     return x ** (int(exponent) if exponent == int(exponent) else exponent)
 
 
-def _base(eqn: Any, given: Sequence, base: Base | None) -> Base | None:
+def _base(eqn: Equation, given: Sequence, base: Base | None) -> Base | None:
     """Returns the result of an equation as an even power, None if it is none; ``base``: its first operand as an even
     power, or None."""
     name, p = eqn.primitive.name, eqn.params

@@ -35,11 +35,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import copy
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.extend.core import ClosedJaxpr
+from jax.tree_util import PyTreeDef
 
 from ..jaxtools.argument_checks import is_traced
 from ..jaxtools.jaxpr_tools import (
@@ -50,6 +52,7 @@ from ..jaxtools.jaxpr_tools import (
     is_literal,
     nested_jaxprs,
 )
+from ..jaxtools.jaxpr_types import AnyJaxpr
 from ..jaxtools.outlined import outlined
 from .kinds import Sides
 from .magnitudes import with_magnitudes
@@ -74,6 +77,8 @@ from .walks import (
     poles,
 )
 
+T = TypeVar("T")
+
 # operations that are not finite for all numbers, or have no finite slope at the ends of where they are
 PARTIAL = ("sqrt", "rsqrt", "cbrt", "log", "log1p", "pow", "asin", "acos", "acosh", "atanh", "lgamma", "digamma")
 
@@ -94,12 +99,12 @@ def depends_on_data(mark: int) -> bool:
 class Switches:
     """A function with switches, given by its jaxpr; for its methods see the module."""
 
-    def __init__(self, closed: Any, structure: Any, marks: Sequence[int], reported: Reported) -> None:
+    def __init__(self, closed: ClosedJaxpr, structure: PyTreeDef, marks: Sequence[int], reported: Reported) -> None:
         self._closed, self._structure, self._marks, self._reported = closed, structure, list(marks), reported
         self._asks = asks_whether_equal(closed)
         inlined = inline_calls(closed).jaxpr if self._asks else None
         self._fails = inlined is not None and _divides(inlined, self._marks)
-        self._large = self._fails and count_equations(inlined) > LARGE
+        self._large = inlined is not None and self._fails and count_equations(inlined) > LARGE
         self._outlined: dict[type[Walk], Callable] = {}
         self._marks_of_sides: list[int] = []  # found by walks
 
@@ -141,21 +146,21 @@ class Switches:
         some = any(contains_primitive(self._closed.jaxpr, name) for name in (*DIVISIONS, "pow"))
         return some and _cancels(inline_calls(self._closed).jaxpr, self._marks)
 
-    def both(self, *operands: Any) -> tuple[Any, Sides]:
+    def both(self, *operands: object) -> tuple[Any, Sides]:
         """Evaluates the function; returns its values and its sides."""
         value, sides = self._walk(Record, operands)
         return self._filled(value, sides, operands), sides
 
-    def sides(self, *operands: Any) -> Sides:
+    def sides(self, *operands: object) -> Sides:
         """Evaluates the sides at the operands."""
         return self._walk(Record, operands)[1]
 
-    def definite(self, *operands: Any) -> Sides:
+    def definite(self, *operands: object) -> Sides:
         """Evaluates the sides, such that a border itself belongs to one of the two sides that
         it separates (sign(0) is 1)."""
         return self._walk(Definite, operands)[1]
 
-    def frozen(self, sides: Sides, *operands: Any) -> Any:
+    def frozen(self, sides: Sides, *operands: object) -> Any:
         """Evaluates the function with sides fixed: equal to it where it has these sides,
         and its smooth extension beyond."""
         return self._filled(self._walk(Replay, operands, sides)[0], sides, operands)
@@ -169,7 +174,7 @@ class Switches:
         # evaluated again, as reverse mode multiplies derivatives that are not finite by zero
         return self._walk(Replay, operands, sides, lax.stop_gradient(lost))[0]
 
-    def measured(self, sides: Sides, *operands: Any) -> tuple[list[Array], Sides, list[int]]:
+    def measured(self, sides: Sides, *operands: object) -> tuple[list[Array], Sides, list[int]]:
         """Evaluates for each of the fixed sides its levels, an array with one more axis,
         and the side beyond its nearest border.
 
@@ -178,7 +183,7 @@ class Switches:
         collected = self._walk(Measure, operands, sides)[1]
         return collected[::2], collected[1::2], self._marks_of_sides
 
-    def marks_of_levels(self, asked: Sequence[bool], *operands: Any) -> list[bool]:
+    def marks_of_levels(self, asked: Sequence[bool], *operands: object) -> list[bool]:
         """Tests of each side whether its operands depend on the leaves of the operands that are ``asked`` for, by the
         jaxpr; nothing is evaluated."""
         marked = copy(self)
@@ -188,7 +193,7 @@ class Switches:
         jax.eval_shape(lambda: found.extend(marked.measured(marked.definite(*operands), *operands)[2]))
         return [bool(mark & ASKED) for mark in found]
 
-    def chosen(self, where: Sequence[Array], given: Sides, *operands: Any) -> Sides:
+    def chosen(self, where: Sequence[Array], given: Sides, *operands: object) -> Sides:
         """Evaluates the definite sides, with ``given`` ones in the entries that the masks ``where`` select."""
         return self._walk(Choose, operands, [x for pair in zip(where, given, strict=True) for x in pair])[1]
 
@@ -230,7 +235,7 @@ def differ(sides: Sides, others: Sides) -> Array:
     return found
 
 
-def _divides(jaxpr: Any, marks: Sequence[int]) -> bool:
+def _divides(jaxpr: AnyJaxpr, marks: Sequence[int]) -> bool:
     """Tests whether an inlined jaxpr may divide by numbers that depend on the state or the time; ``marks``:
     of its operands."""
     moving = {v for v, mark in zip(jaxpr.invars, marks, strict=True) if depends_on_path(mark)}
@@ -247,7 +252,7 @@ def _divides(jaxpr: Any, marks: Sequence[int]) -> bool:
     return False
 
 
-def _may_end(jaxpr: Any) -> bool:
+def _may_end(jaxpr: AnyJaxpr) -> bool:
     """As `Switches.may_end`, of an inlined jaxpr."""
     if poles(jaxpr):
         return True
@@ -269,13 +274,13 @@ def _may_end(jaxpr: Any) -> bool:
     return False
 
 
-def _divides_reals(jaxpr: Any) -> bool:
+def _divides_reals(jaxpr: AnyJaxpr) -> bool:
     """Tests whether a jaxpr divides real numbers; a search in a table halves whole ones."""
     real = lambda eqn: eqn.primitive.name == "div" and jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.inexact)
     return any(real(eqn) or any(_divides_reals(part) for part in nested_jaxprs(eqn)) for eqn in jaxpr.eqns)
 
 
-def _cancels(jaxpr: Any, marks: Sequence[int]) -> bool:
+def _cancels(jaxpr: AnyJaxpr, marks: Sequence[int]) -> bool:
     """As `Switches.cancels`, of an inlined jaxpr; ``marks``: of its operands."""
     moving = {v for v, mark in zip(jaxpr.invars, marks, strict=True) if depends_on_path(mark)}
     sided: set = set()  # variables that switches give, or products of such; a sum is not zero where these are
@@ -299,13 +304,13 @@ def _cancels(jaxpr: Any, marks: Sequence[int]) -> bool:
     return False
 
 
-class Crossing(NamedTuple):
+class Crossing(NamedTuple, Generic[T]):
     """Result of `crossing`: whether a path changes sides, ``some`` (); operands just ``before`` and ``after`` that,
     with the values and sides there."""
 
     some: Array
-    before: Any
-    after: Any
+    before: T
+    after: T
     value_before: Any
     value_after: Any
     sides_before: Sides
@@ -318,7 +323,7 @@ HALVINGS = 10
 LARGE = 60
 
 
-def crossing(switches: Switches, before: Any, after: Any, fixed: Sequence = (), halvings: int = HALVINGS) -> Crossing:
+def crossing(switches: Switches, before: T, after: T, fixed: Sequence = (), halvings: int = HALVINGS) -> Crossing[T]:
     """Locates, by bisection, where ``switches.both(*x, *fixed)`` changes sides on the straight path
     from ``before`` to ``after``.
 
@@ -331,7 +336,7 @@ def crossing(switches: Switches, before: Any, after: Any, fixed: Sequence = (), 
     some = differ(sides_0, sides_1)
     scale = jax.tree.map(lambda x, y: jnp.abs(x) + jnp.abs(y) + jnp.abs(y - x), value_0, value_1)
 
-    def change(x: Any, y: Any) -> Array:
+    def change(x: object, y: object) -> Array:
         parts = jax.tree.map(lambda x, y, s: jnp.max(jnp.abs(y - x) / jnp.where(s > 0, s, 1), initial=0.0), x, y, scale)
         return jnp.sum(jnp.stack(jax.tree.leaves(parts)))
 
@@ -359,12 +364,30 @@ def crossing(switches: Switches, before: Any, after: Any, fixed: Sequence = (), 
     return lax.while_loop(lambda now: (now[0] < halvings) & now[1].some, halve, (zero, start))[1]
 
 
+class StatedProblem(Protocol):
+    """What is read here of a problem (`mechanics.problem.Problem`)."""
+
+    force: Callable
+    mass: Any
+    switches: Callable | None
+    constraints: Callable | None
+
+    @property
+    def between(self) -> object: ...
+
+    @property
+    def gaps(self) -> Callable: ...
+
+    @property
+    def switch_values(self) -> Callable: ...
+
+
 def force_switches(
-    problem: Any,
+    problem: StatedProblem,
     t: Array,
     q: Array,
     v: Array,
-    args: Any,
+    args: object,
     reported: Mark = depends_on_data,
     levels: bool = False,
     kinks: bool = True,
@@ -376,7 +399,7 @@ def force_switches(
     ``reported``, ``levels``, ``kinks``: as of `Switches.of`; ``beside``: further functions of (t, q, v, args), last.
     """
 
-    def function(t: Array, q: Array, v: Array, args: Any) -> list:
+    def function(t: Array, q: Array, v: Array, args: object) -> list:
         above = None if problem.switches is None else jnp.all(problem.switch_values(t, q, v, args) > 0)
         found = [jnp.asarray(problem.force(t, q, v, args), q.dtype)]
         if above is not None:
@@ -394,7 +417,13 @@ def depends_on_place(mark: int) -> bool:
 
 
 def stated_switches(
-    problem: Any, t: Array, q: Array, v: Array, args: Any, reported: Mark = depends_on_path, kinks: bool = True
+    problem: StatedProblem,
+    t: Array,
+    q: Array,
+    v: Array,
+    args: object,
+    reported: Mark = depends_on_path,
+    kinks: bool = True,
 ) -> Switches | None:
     """Finds the switches that a problem states: those of a function which is True where the
     stated functions are positive.
@@ -410,7 +439,7 @@ def stated_switches(
     return Switches.of(positive, *operands, reported, levels=True, kinks=kinks)
 
 
-def gap_switches(problem: Any, t: Array, q: Array, args: Any) -> Switches | None:
+def gap_switches(problem: StatedProblem, t: Array, q: Array, args: object) -> Switches | None:
     """Finds the switches of a problem's gaps, as a function of (t, q, args); None if there are none,
     as for contacts between bodies."""
     if problem.constraints is None or problem.between is not None:
@@ -425,14 +454,14 @@ class Kinks(NamedTuple):
     begins: Sides
 
     @classmethod
-    def at(cls, problem: Any, t: Array, q: Array, args: Any) -> Kinks | None:
+    def at(cls, problem: StatedProblem, t: Array, q: Array, args: object) -> Kinks | None:
         """Finds the sides of the gaps at the beginning (t, q) of a path;
         None (decided at trace time) if no gap can kink."""
         t, q, args = lax.stop_gradient((t, q, args))
         gaps = gap_switches(problem, t, q, args)
         return None if gaps is None else cls(gaps, gaps.sides(t, q, args))
 
-    def rate(self, t: Array, q: Array, v: Array, args: Any) -> Array:
+    def rate(self, t: Array, q: Array, v: Array, args: object) -> Array:
         """Returns the gap velocities (m,) at (t, q, v) on the initial sides, as if there were no kink on the way."""
         gaps = lambda s: self.gaps.frozen(self.begins, t + s, q + s * v, args)
         return jax.jvp(gaps, (jnp.zeros_like(t),), (jnp.ones_like(t),))[1]

@@ -8,7 +8,7 @@ it is given, such as the side to replay, and adds those that it computes to the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,7 @@ from ..jaxtools.jaxpr_tools import (
     nested_jaxprs,
     scan_counts,
 )
+from ..jaxtools.jaxpr_types import AnyJaxpr, Equation, Operand
 from .kinds import KINKS, POLE, STEPS, Kind, Sides, apply, kind_of
 
 # marks of operands; a value computed from several has all of their bits; a velocity has STATE and SPEED
@@ -66,9 +67,9 @@ class Walk:
         self.reported, self.given, self.exact = reported, iter(given), exact
         self.collected: list[Array] = []
         self.marks: list[int] = []
-        self.poles: list[Any] = []  # equations
+        self.poles: list[Equation] = []
 
-    def switch(self, kind: Kind, eqn: Any, values: Sequence) -> tuple[list, Sides]:
+    def switch(self, kind: Kind, eqn: Equation, values: Sequence) -> tuple[list, Sides]:
         """Treats a switch, the operation of an equation of the jaxpr on ``values``: returns its results,
         and its sides."""
         raise NotImplementedError
@@ -78,7 +79,12 @@ class Walk:
         return [next(self.given) for _ in range(self.takes * number)]
 
     def run(
-        self, closed: Any, values: Sequence, marks: Sequence[int], of_consts: Sequence[int] = (), near: Sequence = ()
+        self,
+        closed: AnyJaxpr,
+        values: Sequence,
+        marks: Sequence[int],
+        of_consts: Sequence[int] = (),
+        near: Sequence = (),
     ) -> tuple[list, list, list]:
         """Evaluates a ``closed`` jaxpr on ``values`` with the given ``marks``; returns its results, their marks,
         and the results near by.
@@ -102,7 +108,9 @@ class Walk:
         ends = [read(v) for v in jaxpr.outvars]
         return [x for x, _, _ in ends], [m for _, m, _ in ends], [x for _, _, x in ends]
 
-    def apply(self, eqn: Any, values: list, marks: list[int], near: list, some: bool) -> tuple[list, list[int], list]:
+    def apply(
+        self, eqn: Equation, values: list, marks: list[int], near: list, some: bool
+    ) -> tuple[list, list[int], list]:
         """Evaluates one operation; returns its results, their marks, and its results near by, if there are ``some``,
         else the results again."""
         moving = 0
@@ -141,7 +149,7 @@ class Walk:
         self.marks += [moving] * len(sides)
         return found, after, kind.value(eqn, sides, *near) if some else found
 
-    def inside(self, eqn: Any, values: list, marks: list[int], near: list) -> tuple[list, list[int], list] | None:
+    def inside(self, eqn: Equation, values: list, marks: list[int], near: list) -> tuple[list, list[int], list] | None:
         """Evaluates an operation by a walk through its nested jaxprs; None if these have no switches,
         or it is a loop of unknown length.
 
@@ -156,7 +164,7 @@ class Walk:
         found = None if within is None else within(eqn, values, marks, bool(near))
         return found and (*found, displaced(*found) if near else found[0])
 
-    def walk_cond(self, eqn: Any, values: list, marks: list[int], some: bool) -> tuple[list, list[int]] | None:
+    def walk_cond(self, eqn: Equation, values: list, marks: list[int], some: bool) -> tuple[list, list[int]] | None:
         """Evaluates the branch that a `cond` takes; collects arrays for all branches, ones for the others.
         None if no branch has switches.
 
@@ -190,7 +198,7 @@ class Walk:
         self.marks += [mark for i in places for mark in walks[i].marks]
         return found, result_marks(eqn, _all(marks))
 
-    def walk_scan(self, eqn: Any, values: list, marks: list[int], some: bool) -> tuple[list, list[int]] | None:
+    def walk_scan(self, eqn: Equation, values: list, marks: list[int], some: bool) -> tuple[list, list[int]] | None:
         """Evaluates a scan; collects the arrays of its iterations, stacked. None if its body has no switches. ``some``:
         as of `walk_cond`."""
         p = eqn.params
@@ -224,7 +232,7 @@ class Walk:
 class Record(Walk):
     """Walk that records sides."""
 
-    def switch(self, kind: Kind, eqn: Any, values: Sequence) -> tuple[list, Sides]:
+    def switch(self, kind: Kind, eqn: Equation, values: Sequence) -> tuple[list, Sides]:
         sides = kind.side(eqn, *values)
         self.collected += sides
         return apply(eqn, *values), sides
@@ -233,7 +241,7 @@ class Record(Walk):
 class Definite(Record):
     """Walk that records definite sides, and evaluates the function on them (`Switches.definite`)."""
 
-    def switch(self, kind: Kind, eqn: Any, values: Sequence) -> tuple[list, Sides]:
+    def switch(self, kind: Kind, eqn: Equation, values: Sequence) -> tuple[list, Sides]:
         sides = (kind.definite or kind.side)(eqn, *values)
         self.collected += sides
         return kind.value(eqn, sides, *values), sides
@@ -244,7 +252,7 @@ class Replay(Walk):
 
     takes = 1
 
-    def switch(self, kind: Kind, eqn: Any, values: Sequence) -> tuple[list, Sides]:
+    def switch(self, kind: Kind, eqn: Equation, values: Sequence) -> tuple[list, Sides]:
         sides = self.take(_number(kind, eqn, values))
         return kind.value(eqn, sides, *values), sides
 
@@ -255,7 +263,7 @@ class Measure(Walk):
 
     takes = 1
 
-    def switch(self, kind: Kind, eqn: Any, values: Sequence) -> tuple[list, Sides]:
+    def switch(self, kind: Kind, eqn: Equation, values: Sequence) -> tuple[list, Sides]:
         sides = self.take(_number(kind, eqn, values))
         levels, across = (cast(Callable, f)(eqn, sides, *values) for f in (kind.levels, kind.across))
         for pair in zip(levels, across, strict=True):
@@ -269,7 +277,7 @@ class Choose(Walk):
 
     takes = 2
 
-    def switch(self, kind: Kind, eqn: Any, values: Sequence) -> tuple[list, Sides]:
+    def switch(self, kind: Kind, eqn: Equation, values: Sequence) -> tuple[list, Sides]:
         own = (kind.definite or kind.side)(eqn, *values)
         given = self.take(len(own))
         sides = [jnp.where(given[2 * i], given[2 * i + 1], side) for i, side in enumerate(own)]
@@ -292,7 +300,7 @@ def displaced(values: Sequence, marks: Sequence[int]) -> list:
     return found
 
 
-def _kind_of_loop(reported: Reported, eqn: Any, marks: list[int]) -> Kind | None:
+def _kind_of_loop(reported: Reported, eqn: Equation, marks: list[int]) -> Kind | None:
     """Kind of a `lax.while_loop` with real results, whose number of iterations, or whose body, depends on switches;
     None for other operations.
 
@@ -319,20 +327,20 @@ def _kind_of_loop(reported: Reported, eqn: Any, marks: list[int]) -> Kind | None
         begin = [jnp.asarray(x, v.aval.dtype) for x, v in zip(values[start:], eqn.invars[start:], strict=True)]
         return lax.while_loop(goes_on, turn, (zero, zero, begin))
 
-    def side(eqn: Any, *values: Any) -> Sides:
+    def side(eqn: Equation, *values: Array) -> Sides:
         return list(looped(values, lambda carry: jaxpr_as_fun(asks)(*values[:first], *carry[2])[0])[:2])
 
-    def value(eqn: Any, sides: Sides, *values: Any) -> list:
+    def value(eqn: Equation, sides: Sides, *values: Array) -> list:
         return looped(values, lambda carry: carry[0] < sides[0])[2]
 
     return Kind(side, value)
 
 
-def _number(kind: Kind, eqn: Any, values: Sequence) -> int:
+def _number(kind: Kind, eqn: Equation, values: Sequence) -> int:
     return len(jax.eval_shape(lambda *x: kind.side(eqn, *x), *values))
 
 
-def _sides_of(reported: Reported, closed: Any, operands: Sequence, marks: Sequence[int]) -> Sides:
+def _sides_of(reported: Reported, closed: AnyJaxpr, operands: Sequence, marks: Sequence[int]) -> Sides:
     """Returns the shapes of the sides that a walk through a jaxpr records."""
 
     def of(operands: list) -> list:
@@ -343,7 +351,7 @@ def _sides_of(reported: Reported, closed: Any, operands: Sequence, marks: Sequen
     return jax.eval_shape(of, list(operands))
 
 
-def result_marks(eqn: Any, moving: int) -> list[int]:
+def result_marks(eqn: Equation, moving: int) -> list[int]:
     """Returns the marks of an operation's results: the mark ``moving`` of its operands, or 0 for discrete results,
     constant on each side."""
     return [moving if is_real(v) else 0 for v in eqn.outvars]
@@ -356,25 +364,25 @@ def _all(marks: Sequence[int]) -> int:
     return total
 
 
-def is_real(v: Any) -> bool:
+def is_real(v: Operand) -> bool:
     """Tests whether a variable of a jaxpr is real-valued."""
     return jnp.issubdtype(v.aval.dtype, jnp.inexact)
 
 
-def asks_whether_equal(jaxpr: Any) -> bool:
+def asks_whether_equal(jaxpr: AnyJaxpr) -> bool:
     """Tests whether a jaxpr tests real numbers for equality."""
     eqns = getattr(jaxpr, "jaxpr", jaxpr).eqns
     own = any(eqn.primitive.name in EQUALITIES and is_real(eqn.invars[0]) for eqn in eqns)
     return own or any(asks_whether_equal(part) for eqn in eqns for part in nested_jaxprs(eqn))
 
 
-def may_switch(jaxpr: Any) -> bool:
+def may_switch(jaxpr: AnyJaxpr) -> bool:
     """Tests whether a jaxpr contains an operation that can be a switch, whatever its operands."""
     jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
     return any(map(equation_may_switch, jaxpr.eqns)) or bool(poles(jaxpr))
 
 
-def poles(jaxpr: Any) -> list:
+def poles(jaxpr: AnyJaxpr) -> list:
     """Returns the divisions in a jaxpr on whose results bounded functions depend: these may jump where the divisor is
     zero, as tanh(1/x) does."""
     if not any(eqn.primitive.name == "div" and not is_literal(eqn.invars[1]) for eqn in jaxpr.eqns):
@@ -392,7 +400,7 @@ def poles(jaxpr: Any) -> list:
     return found
 
 
-def equation_may_switch(eqn: Any) -> bool:
+def equation_may_switch(eqn: Equation) -> bool:
     """Tests whether the operation of an equation, or one in its nested jaxprs, can be a switch."""
     if eqn.primitive.name in KINKS or any(map(may_switch, nested_jaxprs(eqn))):
         return True

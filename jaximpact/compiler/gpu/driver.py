@@ -6,7 +6,6 @@ import ctypes
 from collections.abc import Sequence
 from functools import lru_cache
 from threading import Lock
-from typing import Any
 
 from ..limits import MAX_LOCAL_BYTES
 from ..scalar import Unsupported
@@ -25,7 +24,7 @@ class Driver:
             raise Unsupported(f"no driver of an NVIDIA GPU: {error}") from error
         self("cuInit", 0)
 
-    def __call__(self, name: str, *arguments: Any) -> None:
+    def __call__(self, name: str, *arguments: object) -> None:
         if code := getattr(self.library, name)(*arguments):
             text = ctypes.c_char_p()
             self.library.cuGetErrorString(code, ctypes.byref(text))
@@ -86,7 +85,9 @@ class Kernel:
                 self.functions[key] = found
             return self.functions[key]
 
-    def launch(self, stream: int, blocks: int, size: int, arguments: Sequence[Any]) -> None:
+    def launch(
+        self, stream: int, blocks: int, size: int, arguments: Sequence[ctypes.Array | ctypes._SimpleCData]
+    ) -> None:
         """Launches the kernel on the CUDA stream with the address ``stream``,
         in ``blocks`` blocks of ``size`` threads each.
 

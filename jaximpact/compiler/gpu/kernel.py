@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.extend.core import ClosedJaxpr
+from jax.tree_util import PyTreeDef
 
 from ..limits import (
     LONG_KERNEL_OPS,
@@ -34,10 +36,13 @@ from ..scalar.interpreter import program_inputs
 from .driver import Kernel
 from .ptx import compile_kernel
 
+if TYPE_CHECKING:
+    from ..llvm.call import Jitted
+
 MAX_POINTERS = 500  # inputs and results: a kernel's arguments take at most 4096 bytes
 
 
-def over_lanes(one: Any, axes: tuple, given: Sequence[Any] = (), **static: Any) -> Callable:
+def over_lanes(one: Jitted, axes: tuple, given: Sequence[jax.ShapeDtypeStruct] = (), **static: Hashable) -> Callable:
     """Returns what ``jax.vmap(one, in_axes=axes)`` does, but as one GPU kernel; ``one``: a jitted function of one lane.
 
     If no operand has a lane axis, the returned function runs one lane, and its results have a lane axis of length 1.
@@ -48,7 +53,7 @@ def over_lanes(one: Any, axes: tuple, given: Sequence[Any] = (), **static: Any) 
         Unsupported, ImportError: by the returned function while it is traced, if the kernel cannot be made.
     """
 
-    def call(*operands: Any) -> Any:
+    def call(*operands: object) -> Any:
         leaves, structure = jax.tree.flatten(operands)
         carried = jax.tree.leaves(carried_axes(axes, operands))
         found, results = run_lanes(one, leaves, carried, given, structure, **static)
@@ -58,7 +63,12 @@ def over_lanes(one: Any, axes: tuple, given: Sequence[Any] = (), **static: Any) 
 
 
 def run_lanes(
-    one: Any, leaves: Sequence[Any], carried: Sequence[bool], given: Sequence[Any], structure: Any = None, **static: Any
+    one: Jitted,
+    leaves: Sequence[Array],
+    carried: Sequence[bool],
+    given: Sequence[jax.ShapeDtypeStruct],
+    structure: PyTreeDef | None = None,
+    **static: Hashable,
 ) -> tuple[CompiledFunction, list[Array]]:
     """Compiles a jitted function of one lane and runs it for all lanes;
     returns the compiled function and the list of results.
@@ -86,7 +96,7 @@ def run_lanes(
     ]
 
 
-def kernel_of(one: Any, axes: tuple, operands: tuple, **static: Any) -> str:
+def kernel_of(one: Jitted, axes: tuple, operands: tuple, **static: Hashable) -> str:
     """Returns the PTX code of the kernel that `over_lanes` makes for these operands; needs no GPU."""
     leaves, structure = jax.tree.flatten(operands)
     carried = jax.tree.leaves(carried_axes(axes, operands))
@@ -95,7 +105,7 @@ def kernel_of(one: Any, axes: tuple, operands: tuple, **static: Any) -> str:
     return code
 
 
-def _of_a_lane(leaves: Sequence[Any], carried: Sequence[bool], structure: Any) -> Any:
+def _of_a_lane(leaves: Sequence[Array], carried: Sequence[bool], structure: PyTreeDef | None) -> Any:
     """Returns the avals of the operands ``leaves`` in one lane, as a list,
     or as a pytree of this ``structure`` if it is given.
 
@@ -106,7 +116,7 @@ def _of_a_lane(leaves: Sequence[Any], carried: Sequence[bool], structure: Any) -
     return avals if structure is None else jax.tree.unflatten(structure, avals)
 
 
-def _compile(closed: Any, carried: Sequence[bool], lanes: int | None) -> NativeProgram:
+def _compile(closed: ClosedJaxpr, carried: Sequence[bool], lanes: int | None) -> NativeProgram:
     """Emits the kernel of a closed jaxpr for any number of lanes, and has the driver compile it.
 
     ``carried``: mask of its inputs that differ between lanes.
@@ -120,7 +130,7 @@ def _compile(closed: Any, carried: Sequence[bool], lanes: int | None) -> NativeP
     return NativeProgram(kernel, text, [np.array(x, order="C") for x in program_inputs(closed)[1]])
 
 
-def _emit_kernel(closed: Any, carried: Sequence[bool]) -> tuple[ProgramText, str]:
+def _emit_kernel(closed: ClosedJaxpr, carried: Sequence[bool]) -> tuple[ProgramText, str]:
     """Returns the LLVM IR and the PTX code of the kernel of a closed jaxpr; ``carried``:
     mask of the inputs that differ between lanes."""
     variables, constants = program_inputs(closed)
@@ -146,7 +156,7 @@ def _target(found: CompiledFunction, lanes: int, rows: int, inputs: int, given: 
     """
     kernel, blocks = found.program.code, -(-lanes // THREADS_OF_A_BLOCK)
 
-    def table(addresses: list[int], size: int) -> Any:
+    def table(addresses: list[int], size: int) -> ctypes.Array:
         return (ctypes.c_void_p * max(size, 1))(*addresses)
 
     def launch(frame: int) -> None:

@@ -4,10 +4,11 @@ functions as in `array_rules`."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ...jaxtools.jaxpr_types import Params
 from .arrays import (
     LargeArray,
     counted_loop,
@@ -22,8 +23,11 @@ from .arrays import (
 )
 from .ir_values import LaneValue, constant
 
+if TYPE_CHECKING:
+    from .emitter import LLVMEmitter
 
-def _concatenate(e: Any, p: Any, *parts: LargeArray) -> LargeArray:
+
+def _concatenate(e: LLVMEmitter, p: Params, *parts: LargeArray) -> LargeArray:
     axis, shape = p["dimension"], list(parts[0].shape)
     shape[axis] = sum(x.shape[axis] for x in parts)
     target = reserve_array(e, shape, parts[0].dtype, any(x.is_vector for x in parts))
@@ -35,7 +39,7 @@ def _concatenate(e: Any, p: Any, *parts: LargeArray) -> LargeArray:
     return target
 
 
-def write_at(e: Any, target: LargeArray, x: LargeArray, corner: Sequence[LaneValue]) -> None:
+def write_at(e: LLVMEmitter, target: LargeArray, x: LargeArray, corner: Sequence[LaneValue]) -> None:
     """Emits the copy of x into the window of ``target`` that starts at the index ``corner``."""
 
     def body(index: list[LaneValue], whole: bool) -> None:
@@ -45,12 +49,12 @@ def write_at(e: Any, target: LargeArray, x: LargeArray, corner: Sequence[LaneVal
     for_each_pack(e, x.shape, x.pack_at is not None and not any(i.is_vector for i in corner), body)
 
 
-def add_index(e: Any, a: LaneValue, i: LaneValue) -> LaneValue:
+def add_index(e: LLVMEmitter, a: LaneValue, i: LaneValue) -> LaneValue:
     """Returns a + i; adds the constant parts of both at compile time if a is a constant."""
     return flat_index(e, (1, 1), [i, a]) if a.name.lstrip("-").isdigit() else e.w.op("add", a, i)
 
 
-def _stack(e: Any, p: Any, *parts: LargeArray) -> LargeArray:
+def _stack(e: LLVMEmitter, p: Params, *parts: LargeArray) -> LargeArray:
     return _concatenate(e, {"dimension": p["axis"]}, *(_with_axis(x, p["axis"]) for x in parts))
 
 
@@ -66,7 +70,7 @@ def _inserted(index: Sequence[LaneValue], axis: int, k: LaneValue) -> list[LaneV
     return [*index[:axis], k, *index[axis:]]
 
 
-def _unstack(e: Any, p: Any, x: LargeArray) -> list[LargeArray]:
+def _unstack(e: LLVMEmitter, p: Params, x: LargeArray) -> list[LargeArray]:
     axis = p["axis"]
 
     def layer(k: int) -> LargeArray:
@@ -78,7 +82,7 @@ def _unstack(e: Any, p: Any, x: LargeArray) -> list[LargeArray]:
     return [layer(k) for k in range(x.shape[axis])]
 
 
-def _tile(e: Any, p: Any, x: LargeArray) -> LargeArray:
+def _tile(e: LLVMEmitter, p: Params, x: LargeArray) -> LargeArray:
     times = p["reps"]
     target = reserve_array(e, [n * size for n, size in zip(times, x.shape, strict=True)], x.dtype, x.is_vector)
 
@@ -89,11 +93,11 @@ def _tile(e: Any, p: Any, x: LargeArray) -> LargeArray:
     return target
 
 
-def _cumulative_rule(name: str, start: Callable[[Any], Any]) -> Callable:
+def _cumulative_rule(name: str, start: Callable[[np.dtype], float]) -> Callable:
     """Returns the rule for a cumulative reduction by the primitive ``name``,
     which begins with the value ``start(dtype)``."""
 
-    def rule(e: Any, p: Any, x: LargeArray) -> LargeArray:
+    def rule(e: LLVMEmitter, p: Params, x: LargeArray) -> LargeArray:
         axis, target = p["axis"], reserve_array(e, x.shape, x.dtype, x.is_vector)
         n, first = x.shape[axis], constant(start(x.dtype), x.dtype)
         others = [size for i, size in enumerate(x.shape) if i != axis]
@@ -113,11 +117,11 @@ def _cumulative_rule(name: str, start: Callable[[Any], Any]) -> Callable:
     return rule
 
 
-def smallest_value(dtype: Any) -> Any:
+def smallest_value(dtype: np.dtype) -> float:
     return -np.inf if dtype.kind == "f" else False if dtype.kind == "b" else np.iinfo(dtype).min
 
 
-def largest_value(dtype: Any) -> Any:
+def largest_value(dtype: np.dtype) -> float:
     return np.inf if dtype.kind == "f" else True if dtype.kind == "b" else np.iinfo(dtype).max
 
 

@@ -6,10 +6,11 @@ In all signatures ``e`` is the emitter, and ``p`` are the parameters of the equa
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ...jaxtools.jaxpr_types import Params
 from ..scalar import Unsupported
 from .arrays import (
     LargeArray,
@@ -32,8 +33,11 @@ from .elementwise import convert_type
 from .ir_values import LONG, LaneValue, constant
 from .packs import fold_pack
 
+if TYPE_CHECKING:
+    from .emitter import LLVMEmitter
 
-def _for_later(e: Any, i: LaneValue, n: int, body: Callable[[LaneValue], None]) -> None:
+
+def _for_later(e: LLVMEmitter, i: LaneValue, n: int, body: Callable[[LaneValue], None]) -> None:
     """Emits ``body(k)`` for k from i + 1 to n - 1; i must be < n - 1."""
     for_range(e, n, body, e.w.op("add", i, long_constant(1)))
 
@@ -43,12 +47,14 @@ def _transpose(x: LargeArray) -> LargeArray:
     return with_axes(x, (1, 0))
 
 
-def _subtract_product(e: Any, target: LargeArray, index: Sequence[LaneValue], x: LaneValue, y: LaneValue) -> None:
+def _subtract_product(
+    e: LLVMEmitter, target: LargeArray, index: Sequence[LaneValue], x: LaneValue, y: LaneValue
+) -> None:
     """Emits ``target[index] -= x * y``."""
     store_entry(e, target, index, e.op("sub", None, target.at(index), e.op("mul", None, x, y)))
 
 
-def _row_from(e: Any, n: int, first: LaneValue, body: Callable[[LaneValue, bool], None]) -> None:
+def _row_from(e: LLVMEmitter, n: int, first: LaneValue, body: Callable[[LaneValue, bool], None]) -> None:
     """Emits ``body(i, whole)`` for the entries of a row from number ``first`` to n - 1.
 
     If ``whole`` is true, the body handles the pack of entries that begins at entry i, else entry i alone. Packs occur
@@ -76,7 +82,7 @@ def _row_from(e: Any, n: int, first: LaneValue, body: Callable[[LaneValue, bool]
         for_range(e, n, lambda i: body(i, False), long_constant(done))
 
 
-def _cholesky(e: Any, p: Any, x: LargeArray) -> LargeArray:
+def _cholesky(e: LLVMEmitter, p: Params, x: LargeArray) -> LargeArray:
     """Rule for the Cholesky factor: right-looking, computed as L' so that the innermost loops
     run along contiguous rows."""
     if len(x.shape) != 2:
@@ -117,7 +123,7 @@ def _cholesky(e: Any, p: Any, x: LargeArray) -> LargeArray:
     return copy_to_new(e, LargeArray(x.shape, x.dtype, x.is_vector, low), x.is_vector)
 
 
-def _cholesky_by_packs(e: Any, x: LargeArray) -> LargeArray:
+def _cholesky_by_packs(e: LLVMEmitter, x: LargeArray) -> LargeArray:
     """Cholesky factorisation for a single lane, computed as L' in blocks of rows;
     a block has as many rows as a pack has entries.
 
@@ -192,7 +198,7 @@ def _cholesky_by_packs(e: Any, x: LargeArray) -> LargeArray:
     return lower_factor(e, x.shape, high)
 
 
-def _if_any(e: Any, count: LaneValue, start: list[LaneValue], body: Callable) -> list[LaneValue]:
+def _if_any(e: LLVMEmitter, count: LaneValue, start: list[LaneValue], body: Callable) -> list[LaneValue]:
     """Emits a branch that runs ``body(start)`` if ``count`` > 0; returns its values,
     or those of ``start`` if it does not run."""
     w = e.w
@@ -207,7 +213,7 @@ def _if_any(e: Any, count: LaneValue, start: list[LaneValue], body: Callable) ->
     return [w.phi(x.dtype, x.is_vector, [(y, before), (x, end)]) for x, y in zip(found, start, strict=True)]
 
 
-def _triangular_solve(e: Any, p: Any, a: LargeArray, b: LargeArray) -> LargeArray:
+def _triangular_solve(e: LLVMEmitter, p: Params, a: LargeArray, b: LargeArray) -> LargeArray:
     """Rule for a triangular solve by columns of the matrix: as soon as an unknown is computed, it is eliminated from
     all remaining equations."""
     if len(a.shape) != 2:
@@ -251,7 +257,7 @@ def _triangular_solve(e: Any, p: Any, a: LargeArray, b: LargeArray) -> LargeArra
 
 
 def _triangular_solve_by_packs(
-    e: Any, a: LargeArray, stored: LargeArray, x: LargeArray, n: int, forward: bool, unit: bool
+    e: LLVMEmitter, a: LargeArray, stored: LargeArray, x: LargeArray, n: int, forward: bool, unit: bool
 ) -> LargeArray:
     """Solves a triangular system for a single lane and one right side x, by packs along the rows of the ``stored``
     matrix, a or its transpose.
@@ -308,7 +314,7 @@ def _triangular_solve_by_packs(
     return array_at(e, found.pointer, x.shape, dtype, False)
 
 
-def _lu(e: Any, p: Any, x: LargeArray) -> list[LargeArray]:
+def _lu(e: LLVMEmitter, p: Params, x: LargeArray) -> list[LargeArray]:
     """Rule for LU with partial pivoting: as soon as a pivot is found, multiples of its row are
     subtracted from all rows below it.
 
@@ -374,7 +380,7 @@ def _lu(e: Any, p: Any, x: LargeArray) -> list[LargeArray]:
     return [a, pivots, order]
 
 
-def _top_k(e: Any, p: Any, x: LargeArray) -> list[LargeArray]:
+def _top_k(e: LLVMEmitter, p: Params, x: LargeArray) -> list[LargeArray]:
     """Rule for the k largest entries of an axis and their indices, by k passes; the first of equal entries comes first,
     NaN is largest.
 
@@ -418,7 +424,7 @@ def _top_k(e: Any, p: Any, x: LargeArray) -> list[LargeArray]:
     return [values, places]
 
 
-def _top_k_by_packs(e: Any, x: LargeArray, key: Callable, count: int) -> list[LargeArray]:
+def _top_k_by_packs(e: LLVMEmitter, x: LargeArray, key: Callable, count: int) -> list[LargeArray]:
     """Computes what `_top_k` does, for a single lane, by passes over packs of keys;
     the last pack is padded with the smallest key.
 
@@ -450,7 +456,7 @@ def _top_k_by_packs(e: Any, x: LargeArray, key: Callable, count: int) -> list[La
     return [values, places]
 
 
-def _sort(e: Any, p: Any, *arrays: LargeArray) -> list[LargeArray]:
+def _sort(e: LLVMEmitter, p: Params, *arrays: LargeArray) -> list[LargeArray]:
     """Rule for a stable sort of one axis by one key, NaN last: the new place of an entry is the number of
     entries that come before it."""
     key, w = arrays[0], e.w
@@ -484,7 +490,7 @@ def _sort(e: Any, p: Any, *arrays: LargeArray) -> list[LargeArray]:
     return targets
 
 
-def _comes_before(e: Any, y: LaneValue, one: LaneValue, here: LaneValue, there: LaneValue) -> LaneValue:
+def _comes_before(e: LLVMEmitter, y: LaneValue, one: LaneValue, here: LaneValue, there: LaneValue) -> LaneValue:
     """Emits the test whether the entry y, at the place ``here``, comes before the entry ``one``, at the place
     ``there``, in the sorted order."""
     both = lambda x, y: e.op_of("and", None, [x, y])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -36,13 +36,17 @@ from .arrays import (
 )
 from .elementwise import convert_type
 from .ir_values import LONG, LaneValue, constant, memory_dtype
+from .ir_writer import Writer
 from .packs import PackEntry, can_permute, fold_pack, pack_of, permute, shuffle
+
+if TYPE_CHECKING:
+    from .emitter import LLVMEmitter
 
 Index = list[LaneValue]
 
 
 def product_by_packs(
-    e: Any, x: LargeArray, y: LargeArray, target: LargeArray, batch: int, rows: int, inner: Sequence[int]
+    e: LLVMEmitter, x: LargeArray, y: LargeArray, target: LargeArray, batch: int, rows: int, inner: Sequence[int]
 ) -> LargeArray:
     """Emits the product of x (batch, rows, inner) and y (batch, inner, columns), summed over inner; returns it,
     (batch, rows, columns).
@@ -76,7 +80,7 @@ def product_by_packs(
 
 
 def _sums_along(
-    e: Any, x: LargeArray, y: LargeArray, target: LargeArray, axes: tuple[int, int], inner: Sequence[int]
+    e: LLVMEmitter, x: LargeArray, y: LargeArray, target: LargeArray, axes: tuple[int, int], inner: Sequence[int]
 ) -> None:
     """Emits the product of x and y as `product_by_packs`, with a pack of sums along the last axis of y:
     entries of x times packs of y.
@@ -123,7 +127,7 @@ def _sums_along(
         along([])
 
 
-def _several(e: Any, i: LaneValue, count: int, k: int) -> LaneValue:
+def _several(e: LLVMEmitter, i: LaneValue, count: int, k: int) -> LaneValue:
     """Returns the number i * count + k of a row: the k-th one of the ``count`` rows that iteration i
     of a loop computes together."""
     place = e.w.op("mul", i, long_constant(count)) if count > 1 else i
@@ -131,7 +135,7 @@ def _several(e: Any, i: LaneValue, count: int, k: int) -> LaneValue:
 
 
 def _sums_of_packs(
-    e: Any, x: LargeArray, y: LargeArray, target: LargeArray, axes: tuple[int, int], inner: Sequence[int]
+    e: LLVMEmitter, x: LargeArray, y: LargeArray, target: LargeArray, axes: tuple[int, int], inner: Sequence[int]
 ) -> None:
     """Emits the same product as `_sums_along`, one sum at a time, by packs of terms along the last inner axis if both
     operands have such packs."""
@@ -171,12 +175,18 @@ def _sums_of_packs(
     for_each_index(e, target.shape, body) if target.shape else body([])
 
 
-def _adder(w: Any) -> Callable[[LaneValue, LaneValue], LaneValue]:
+def _adder(w: Writer) -> Callable[[LaneValue, LaneValue], LaneValue]:
     return lambda x, y: w.op("fadd", x, y)
 
 
 def reduce_by_packs(
-    e: Any, name: str, x: LargeArray, target: LargeArray, kept: Sequence[int], axes: Sequence[int], first: LaneValue
+    e: LLVMEmitter,
+    name: str,
+    x: LargeArray,
+    target: LargeArray,
+    kept: Sequence[int],
+    axes: Sequence[int],
+    first: LaneValue,
 ) -> LargeArray:
     """Emits the reduction of x over ``axes`` by the primitive ``name`` into ``target``,
     by packs along the last axis of x; returns ``target``.
@@ -238,7 +248,9 @@ def reduce_by_packs(
     return target
 
 
-def _sums_of_few(e: Any, combine: Callable, x: LargeArray, target: LargeArray, n: int, first: LaneValue) -> LargeArray:
+def _sums_of_few(
+    e: LLVMEmitter, combine: Callable, x: LargeArray, target: LargeArray, n: int, first: LaneValue
+) -> LargeArray:
     """Emits the reduction by ``combine`` of an array along its last axis, if this has few entries n;
     a pack holds consecutive results.
 
@@ -267,7 +279,7 @@ def _sums_of_few(e: Any, combine: Callable, x: LargeArray, target: LargeArray, n
     return target
 
 
-def pick_entries(e: Any, x: LargeArray, table: np.ndarray, passing: bool) -> LargeArray:
+def pick_entries(e: LLVMEmitter, x: LargeArray, table: np.ndarray, passing: bool) -> LargeArray:
     """Returns entries of a stored array of a single lane, in the shape of ``table``, which holds their positions in C
     order; a new array in memory, or with ``passing`` a lazy one.
     """
@@ -290,7 +302,7 @@ def pick_entries(e: Any, x: LargeArray, table: np.ndarray, passing: bool) -> Lar
     return picked if passing else copy_to_new(e, picked, False)
 
 
-def arg_extreme(e: Any, better: str, x: LargeArray, axis: int, dtype: Any) -> LargeArray:
+def arg_extreme(e: LLVMEmitter, better: str, x: LargeArray, axis: int, dtype: np.dtype) -> LargeArray:
     """Emits argmax or argmin along an axis: the index of the entry that is best by the comparison ``better``,
     "gt" or "lt".
 

@@ -6,10 +6,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...jaxtools.jaxpr_types import Equation, Params
 from ...jaxtools.known_arrays import FOLDED, MOVED, gather_known
 from ..limits import PARALLEL_SUMS
 from ..scalar import Unsupported, Value
@@ -50,10 +51,14 @@ from .elementwise import RULES as ELEMENTWISE
 from .elementwise import convert_type
 from .ir_values import LONG, LaneValue, constant
 
+if TYPE_CHECKING:
+    from ..scalar.interpreter import ScalarInterpreter
+    from .emitter import LLVMEmitter
+
 # data movement: lazy arrays, for which nothing is emitted
 
 
-def _broadcast(e: Any, p: Any, x: LargeArray) -> LargeArray:
+def _broadcast(e: LLVMEmitter, p: Params, x: LargeArray) -> LargeArray:
     axes = list(zip(p["broadcast_dimensions"], x.shape, strict=True))
     pick = lambda index: [index[axis] if n != 1 else long_constant(0) for axis, n in axes]
     at = lambda index: x.at(pick(index))
@@ -67,11 +72,11 @@ def _broadcast(e: Any, p: Any, x: LargeArray) -> LargeArray:
     return LargeArray(p["shape"], x.dtype, x.is_vector, at, pack_at=pack_at, in_line=in_line)
 
 
-def _transpose(e: Any, p: Any, x: LargeArray) -> LargeArray:
+def _transpose(e: LLVMEmitter, p: Params, x: LargeArray) -> LargeArray:
     return with_axes(x, p["permutation"])
 
 
-def _slice(e: Any, p: Any, x: LargeArray) -> LargeArray:
+def _slice(e: LLVMEmitter, p: Params, x: LargeArray) -> LargeArray:
     first, steps = p["start_indices"], p["strides"] or (1,) * len(x.shape)
     shape = tuple(len(range(a, b, s)) for a, b, s in zip(first, p["limit_indices"], steps, strict=True))
     step = lambda i, a, s: flat_index(e, (1, s), [i, long_constant(a)])
@@ -80,7 +85,7 @@ def _slice(e: Any, p: Any, x: LargeArray) -> LargeArray:
     return LargeArray(shape, x.dtype, x.is_vector, lambda index: x.at(pick(index)), pack_at=pack_at)
 
 
-def _split(e: Any, p: Any, x: LargeArray) -> list[LargeArray]:
+def _split(e: LLVMEmitter, p: Params, x: LargeArray) -> list[LargeArray]:
     axis, ends = p["axis"], np.cumsum(p["sizes"])
     bounds = [([0] * len(x.shape), list(x.shape)) for _ in ends]
     for (low, high), end, size in zip(bounds, ends, p["sizes"], strict=True):
@@ -88,24 +93,24 @@ def _split(e: Any, p: Any, x: LargeArray) -> list[LargeArray]:
     return [_slice(e, {"start_indices": low, "limit_indices": high, "strides": None}, x) for low, high in bounds]
 
 
-def _reverse(e: Any, p: Any, x: LargeArray) -> LargeArray:
+def _reverse(e: LLVMEmitter, p: Params, x: LargeArray) -> LargeArray:
     back = lambda axis, i: e.w.op("sub", long_constant(x.shape[axis] - 1), i) if axis in p["dimensions"] else i
     return LargeArray(x.shape, x.dtype, x.is_vector, lambda index: x.at([back(*y) for y in enumerate(index)]))
 
 
 def _reshape_rule(shape: Callable) -> Callable:
-    def rule(e: Any, p: Any, x: LargeArray) -> LargeArray:
+    def rule(e: LLVMEmitter, p: Params, x: LargeArray) -> LargeArray:
         x = materialise(e, x)
         return array_at(e, x.pointer, shape(p, x), x.dtype, x.is_vector)
 
     return rule
 
 
-def _squeezed_shape(p: Any, x: LargeArray) -> list[int]:
+def _squeezed_shape(p: Params, x: LargeArray) -> list[int]:
     return [n for axis, n in enumerate(x.shape) if axis not in p["dimensions"]]
 
 
-def _iota(e: Any, p: Any) -> LargeArray:
+def _iota(e: LLVMEmitter, p: Params) -> LargeArray:
     kept = np.dtype(p["dtype"])
     number = lambda index: convert_type(e.w, index[p["dimension"]], kept)
 
@@ -117,7 +122,7 @@ def _iota(e: Any, p: Any) -> LargeArray:
     return LargeArray(tuple(p["shape"]), kept, False, number, pack_at=pack_at if e.pack > 1 else None)
 
 
-def _pad(e: Any, p: Any, x: LargeArray, value: LargeArray) -> LargeArray:
+def _pad(e: LLVMEmitter, p: Params, x: LargeArray, value: LargeArray) -> LargeArray:
     if any(low < 0 or high < 0 or inside for low, high, inside in p["padding_config"]):
         raise Unsupported("pad of a large array")
     shape = [n + low + high for n, (low, high, _) in zip(x.shape, p["padding_config"], strict=True)]
@@ -127,7 +132,7 @@ def _pad(e: Any, p: Any, x: LargeArray, value: LargeArray) -> LargeArray:
     return target
 
 
-def _clamped_start(e: Any, x: LargeArray, size: Sequence[int], starts: Sequence[LargeArray]) -> list[LaneValue]:
+def _clamped_start(e: LLVMEmitter, x: LargeArray, size: Sequence[int], starts: Sequence[LargeArray]) -> list[LaneValue]:
     """Emits the start indices of a dynamic slice of the given size, clamped so that the slice lies within x."""
     found = []
     for n, k, start in zip(x.shape, size, starts, strict=True):
@@ -136,14 +141,14 @@ def _clamped_start(e: Any, x: LargeArray, size: Sequence[int], starts: Sequence[
     return found
 
 
-def _dynamic_slice(e: Any, p: Any, x: LargeArray, *starts: LargeArray) -> LargeArray:
+def _dynamic_slice(e: LLVMEmitter, p: Params, x: LargeArray, *starts: LargeArray) -> LargeArray:
     corner, x = _clamped_start(e, x, p["slice_sizes"], starts), materialise(e, x)
     is_vector = x.is_vector or any(i.is_vector for i in corner)
     at = lambda index: x.at([add_index(e, a, i) for a, i in zip(corner, index, strict=True)])
     return copy_to_new(e, LargeArray(tuple(p["slice_sizes"]), x.dtype, is_vector, at), is_vector)
 
 
-def _dynamic_update_slice(e: Any, p: Any, x: LargeArray, new: LargeArray, *starts: LargeArray) -> LargeArray:
+def _dynamic_update_slice(e: LLVMEmitter, p: Params, x: LargeArray, new: LargeArray, *starts: LargeArray) -> LargeArray:
     corner = _clamped_start(e, x, new.shape, starts)
     target = copy_to_new(e, x, x.is_vector or new.is_vector or any(i.is_vector for i in corner))
     write_at(e, target, new, corner)
@@ -151,8 +156,8 @@ def _dynamic_update_slice(e: Any, p: Any, x: LargeArray, new: LargeArray, *start
 
 
 def _window_index(
-    e: Any, x: LargeArray, sizes: Sequence[int], axes: Sequence[int], indices: LargeArray, batched: tuple, kept: tuple,
-    index: Sequence[LaneValue],
+    e: LLVMEmitter, x: LargeArray, sizes: Sequence[int], axes: Sequence[int], indices: LargeArray, batched: tuple,
+    kept: tuple, index: Sequence[LaneValue],
 ) -> tuple[list, Any]:  # fmt: skip
     """Returns the index in x that belongs to an entry of a gather's result or a scatter's updates,
     and whether its window lies within x.
@@ -183,7 +188,7 @@ def _window_index(
     return place, there
 
 
-def _gather(e: Any, p: Any, x: LargeArray, indices: LargeArray, passing: bool = False) -> LargeArray:
+def _gather(e: LLVMEmitter, p: Params, x: LargeArray, indices: LargeArray, passing: bool = False) -> LargeArray:
     n, sizes = p["dimension_numbers"], p["slice_sizes"]
     kept = [i for i in range(len(x.shape)) if i not in (*n.collapsed_slice_dims, *n.operand_batching_dims)]
     lead, window = iter(indices.shape[:-1]), iter(sizes[i] for i in kept)
@@ -220,7 +225,7 @@ def _scatter_rule(name: str) -> Callable:
     """Returns the rule for a scatter that combines old and new entries by the primitive ``name``,
     or overwrites them if it is empty."""
 
-    def rule(e: Any, p: Any, x: LargeArray, indices: LargeArray, updates: LargeArray) -> LargeArray:
+    def rule(e: LLVMEmitter, p: Params, x: LargeArray, indices: LargeArray, updates: LargeArray) -> LargeArray:
         if not name and not replaces_entries(p):
             raise Unsupported("scatter with a function of a large array")
         n, clip = p["dimension_numbers"], "CLIP" in str(p["mode"]).upper()
@@ -248,7 +253,7 @@ def _scatter_rule(name: str) -> Callable:
 # sums and other reductions
 
 
-def _dot_general(e: Any, p: Any, x: LargeArray, y: LargeArray) -> LargeArray:
+def _dot_general(e: LLVMEmitter, p: Params, x: LargeArray, y: LargeArray) -> LargeArray:
     """Rule for products; several sums are accumulated at a time, along the last free axis of the first operand,
     or else of the second."""
     (contract_x, contract_y), (batch_x, batch_y) = p["dimension_numbers"]
@@ -291,10 +296,10 @@ def _dot_general(e: Any, p: Any, x: LargeArray, y: LargeArray) -> LargeArray:
     return target
 
 
-def _reduce_rule(name: str, start: Any) -> Callable:
+def _reduce_rule(name: str, start: Callable[[np.dtype], float]) -> Callable:
     """Returns the rule for a reduction by the primitive ``name``, which begins with the value ``start(dtype)``."""
 
-    def rule(e: Any, p: Any, x: LargeArray) -> LargeArray:
+    def rule(e: LLVMEmitter, p: Params, x: LargeArray) -> LargeArray:
         axes = p["axes"]
         kept = [i for i in range(len(x.shape)) if i not in axes]
         target = reserve_array(e, [x.shape[i] for i in kept], x.dtype, x.is_vector)
@@ -318,12 +323,12 @@ def _reduce_rule(name: str, start: Any) -> Callable:
     return rule
 
 
-def _as_it_lies(e: Any, x: LargeArray) -> LargeArray:
+def _as_it_lies(e: LLVMEmitter, x: LargeArray) -> LargeArray:
     """Returns x as it is if it is stored in memory, with its axes in any order; else a stored copy."""
     return x if x.source is not None and x.source[0].pointer else materialise(e, x)
 
 
-def _elementwise(e: Any, eqn: Any, inputs: Sequence[LargeArray], passing: bool) -> LargeArray:
+def _elementwise(e: LLVMEmitter, eqn: Equation, inputs: Sequence[LargeArray], passing: bool) -> LargeArray:
     """Emits an elementwise primitive; ``passing``: the result is read only once, and is a lazy array,
     which needs no memory."""
     shape, dtype = eqn.outvars[0].aval.shape, eqn.outvars[0].aval.dtype
@@ -340,7 +345,13 @@ def _elementwise(e: Any, eqn: Any, inputs: Sequence[LargeArray], passing: bool) 
 
 
 def _elementwise_of(
-    e: Any, name: str, params: Any, shape: tuple, dtype: Any, inputs: Sequence[LargeArray], passing: bool
+    e: LLVMEmitter,
+    name: str,
+    params: Params | None,
+    shape: tuple,
+    dtype: np.dtype,
+    inputs: Sequence[LargeArray],
+    passing: bool,
 ) -> LargeArray:
     is_vector = any(x.is_vector for x in inputs)
     if e.pack > 1 and not passing:
@@ -370,7 +381,7 @@ def _operand(x: LargeArray, index: Sequence[LaneValue], whole: bool) -> LaneValu
     return read(x, _broadcast_index(x, index), whole and x.shape[-1:] not in ((), (1,)))
 
 
-def _outer_product(e: Any, p: Any, x: LargeArray, y: LargeArray) -> LargeArray:
+def _outer_product(e: LLVMEmitter, p: Params, x: LargeArray, y: LargeArray) -> LargeArray:
     """Returns a product without sums as a lazy array: its entries are computed when they are read,
     which happens only once."""
     (_, _), (batch_x, batch_y) = p["dimension_numbers"]
@@ -401,7 +412,12 @@ def _broadcast_index(x: LargeArray, index: Sequence[LaneValue]) -> list[LaneValu
 
 
 def _elementwise_by_packs(
-    e: Any, name: str, params: Any, shape: Sequence[int], dtype: Any, inputs: Sequence[LargeArray]
+    e: LLVMEmitter,
+    name: str,
+    params: Params | None,
+    shape: Sequence[int],
+    dtype: np.dtype,
+    inputs: Sequence[LargeArray],
 ) -> LargeArray:
     """Emits an elementwise primitive of a single lane, in loops over packs of the result.
 
@@ -441,7 +457,7 @@ RULES |= {f"scatter{mark}{name}": _scatter_rule(name) for name in ("add", "sub",
 RULES |= MATRIX_RULES | JOINING_RULES
 
 
-def apply_rule(e: Any, machine: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
+def apply_rule(e: LLVMEmitter, machine: ScalarInterpreter, eqn: Equation, inputs: Sequence[Value]) -> list[Value]:
     """Emits an equation with a large operand or result; returns its results, small ones as arrays of scalars.
 
     Raises:

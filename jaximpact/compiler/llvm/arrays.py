@@ -10,14 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
+from jax.core import ShapedArray
 
 from ..scalar import Value, object_array
-from ..scalar.values import all_constant
+from ..scalar.values import Scalar, all_constant
 from . import packs
-from .ir_values import LONG, LaneValue, constant, llvm_scalar_type, memory_dtype
+from .ir_values import LONG, DType, LaneValue, constant, llvm_scalar_type, memory_dtype
+
+if TYPE_CHECKING:
+    from .emitter import LLVMEmitter
 
 
 @dataclass(frozen=True)
@@ -46,9 +50,9 @@ class LargeArray:
     at: Callable[[Sequence[LaneValue]], LaneValue]
     pointer: str = ""
     pack_at: Callable[[Sequence[LaneValue]], LaneValue] | None = None
-    flipped: Any = None
+    flipped: LargeArray | None = None
     source: Any = None
-    known: Any = field(default=None, compare=False)
+    known: np.ndarray | None = field(default=None, compare=False)
     in_line: Any = field(default=None, compare=False)
 
     flat: ClassVar[tuple] = ()  # as of a numpy array without scalars
@@ -63,7 +67,7 @@ class ProgramInput(NamedTuple):
     and whether it differs between lanes (``is_vector``)."""
 
     pointer: str
-    aval: Any
+    aval: ShapedArray
     is_vector: bool
 
 
@@ -72,7 +76,7 @@ def long_constant(i: int) -> LaneValue:
     return constant(i, LONG)
 
 
-def flat_index(e: Any, shape: Sequence[int], index: Sequence[LaneValue]) -> LaneValue:
+def flat_index(e: LLVMEmitter, shape: Sequence[int], index: Sequence[LaneValue]) -> LaneValue:
     """Returns the position in C order of the entry ``index`` of an array of this shape;
     adds constant parts at compile time."""
     fixed, variable = 0, None
@@ -96,7 +100,7 @@ def flat_index(e: Any, shape: Sequence[int], index: Sequence[LaneValue]) -> Lane
 
 
 def counted_loop(
-    e: Any,
+    e: LLVMEmitter,
     n: int,
     start: list[LaneValue],
     body: Callable[[LaneValue, list[LaneValue]], list[LaneValue]],
@@ -125,12 +129,12 @@ def counted_loop(
     return new
 
 
-def for_range(e: Any, n: int, body: Callable[[LaneValue], None], first: LaneValue | None = None) -> None:
+def for_range(e: LLVMEmitter, n: int, body: Callable[[LaneValue], None], first: LaneValue | None = None) -> None:
     """Emits ``body(i)`` for i from ``first`` (default 0, must be < n) to n - 1."""
     counted_loop(e, n, [], lambda i, _: body(i) or [], first)  # type: ignore[func-returns-value]
 
 
-def for_each_index(e: Any, shape: Sequence[int], body: Callable[[list[LaneValue]], None]) -> None:
+def for_each_index(e: LLVMEmitter, shape: Sequence[int], body: Callable[[list[LaneValue]], None]) -> None:
     """Emits ``body(index)`` for every index of an array of the given shape."""
 
     def along(axis: int, index: list[LaneValue]) -> None:
@@ -143,7 +147,9 @@ def for_each_index(e: Any, shape: Sequence[int], body: Callable[[list[LaneValue]
         along(0, [])
 
 
-def for_each_pack(e: Any, shape: Sequence[int], has_packs: bool, body: Callable[[list[LaneValue], bool], None]) -> None:
+def for_each_pack(
+    e: LLVMEmitter, shape: Sequence[int], has_packs: bool, body: Callable[[list[LaneValue], bool], None]
+) -> None:
     """Emits ``body(index, whole)`` in loops over the entries of arrays of the given shape.
 
     If ``whole`` is true, the body handles the pack of entries from the index on along the last axis, else the entry
@@ -170,7 +176,7 @@ def for_each_pack(e: Any, shape: Sequence[int], has_packs: bool, body: Callable[
 
 
 def for_packs(
-    e: Any, n: int, body: Callable[[LaneValue], None], first: LaneValue | None = None, step: int | None = None
+    e: LLVMEmitter, n: int, body: Callable[[LaneValue], None], first: LaneValue | None = None, step: int | None = None
 ) -> None:
     """Emits ``body(i)`` in a loop over i = first, first + step, ... < n, such as the first entries of packs.
 
@@ -222,7 +228,7 @@ def with_axes(x: LargeArray, order: Sequence[int]) -> LargeArray:
 # arrays in memory
 
 
-def array_at(e: Any, pointer: str, shape: Sequence[int], dtype: Any, is_vector: bool) -> LargeArray:
+def array_at(e: LLVMEmitter, pointer: str, shape: Sequence[int], dtype: DType, is_vector: bool) -> LargeArray:
     """Returns the array that is stored at ``pointer``, the name of a pointer in the IR, in C order."""
 
     def at(index: Sequence[LaneValue]) -> LaneValue:
@@ -241,7 +247,7 @@ def array_at(e: Any, pointer: str, shape: Sequence[int], dtype: Any, is_vector: 
     return block
 
 
-def lower_factor(e: Any, shape: Sequence[int], high: LargeArray) -> LargeArray:
+def lower_factor(e: LLVMEmitter, shape: Sequence[int], high: LargeArray) -> LargeArray:
     """Returns a lower triangular factor of which only the transpose is stored, as ``high``.
 
     A factorisation that fails leaves NaN on the diagonal of ``high``; then all entries of the factor are NaN.
@@ -256,12 +262,12 @@ def lower_factor(e: Any, shape: Sequence[int], high: LargeArray) -> LargeArray:
     return LargeArray(tuple(shape), high.dtype, False, low, flipped=high)
 
 
-def reserve_array(e: Any, shape: Sequence[int], dtype: Any, is_vector: bool) -> LargeArray:
+def reserve_array(e: LLVMEmitter, shape: Sequence[int], dtype: DType, is_vector: bool) -> LargeArray:
     """Reserves scratch memory for an array and returns the array, which is not initialised."""
     return array_at(e, e.w.reserve(math.prod(shape), dtype, is_vector), shape, dtype, is_vector)
 
 
-def store_entry(e: Any, target: LargeArray, index: Sequence[LaneValue], x: LaneValue) -> None:
+def store_entry(e: LLVMEmitter, target: LargeArray, index: Sequence[LaneValue], x: LaneValue) -> None:
     """Emits ``target[index] = x``, for an entry or a pack x; with a store for each lane if the
     index differs between lanes."""
     w, place = e.w, flat_index(e, target.shape, index)
@@ -273,7 +279,7 @@ def store_entry(e: Any, target: LargeArray, index: Sequence[LaneValue], x: LaneV
         w.store(address, w.extract_lane(x, lane))
 
 
-def _lane_addresses(e: Any, x: LargeArray, place: LaneValue) -> list[str]:
+def _lane_addresses(e: LLVMEmitter, x: LargeArray, place: LaneValue) -> list[str]:
     """Returns the addresses of one entry of x for each lane, at the positions ``place``, which differ between lanes."""
     w = e.w
     place = w.op("mul", place, long_constant(w.width)) if x.is_vector else place
@@ -282,7 +288,7 @@ def _lane_addresses(e: Any, x: LargeArray, place: LaneValue) -> list[str]:
     return [w.address(x.pointer, x.dtype, is_vector=False, place=i) for i in places]
 
 
-def copy_array(e: Any, target: LargeArray, x: LargeArray, where: LaneValue | None) -> None:
+def copy_array(e: LLVMEmitter, target: LargeArray, x: LargeArray, where: LaneValue | None) -> None:
     """Emits a copy of x into ``target``, in the lanes of the mask ``where`` (None: all)."""
 
     if e.pack > 1 and x.shape == target.shape and has_flat_view(x):
@@ -299,7 +305,7 @@ def copy_array(e: Any, target: LargeArray, x: LargeArray, where: LaneValue | Non
     for_each_pack(e, target.shape, x.pack_at is not None, body)
 
 
-def transpose_into(e: Any, target: LargeArray, x: LargeArray, lower: bool = False) -> None:
+def transpose_into(e: LLVMEmitter, target: LargeArray, x: LargeArray, lower: bool = False) -> None:
     """Emits the copy of the transpose of a matrix x, in a program of a single lane, into the upper left corner of
     ``target``, block by block.
 
@@ -330,7 +336,7 @@ def has_flat_view(x: LargeArray) -> bool:
     return bool(x.pointer) or len(x.shape) == 1 or x.in_line is not None
 
 
-def flat_view(e: Any, x: LargeArray) -> LargeArray:
+def flat_view(e: LLVMEmitter, x: LargeArray) -> LargeArray:
     """Returns an array as an array with one axis, without a copy."""
     if x.pointer:
         return array_at(e, x.pointer, (x.size,), x.dtype, x.is_vector)
@@ -342,7 +348,7 @@ def one_entry(x: LargeArray) -> LargeArray:
     return LargeArray((), x.dtype, x.is_vector, lambda _: x.at([long_constant(0)] * len(x.shape)))
 
 
-def as_large_array(e: Any, x: Value) -> LargeArray:
+def as_large_array(e: LLVMEmitter, x: Value) -> LargeArray:
     """Returns a value as a large array; an array of scalars is stored in new memory for this."""
     if isinstance(x, LargeArray):
         return x
@@ -359,7 +365,7 @@ def as_large_array(e: Any, x: Value) -> LargeArray:
     return target
 
 
-def _stored_packs(e: Any, x: Value) -> LargeArray:
+def _stored_packs(e: LLVMEmitter, x: Value) -> LargeArray:
     """Stores an array of scalars of a single lane in new memory, pack by pack, and returns it as a large array."""
     dtype, width = x.flat[0].dtype, e.w.width
     # a pack that is not full may run over the end
@@ -368,7 +374,7 @@ def _stored_packs(e: Any, x: Value) -> LargeArray:
     return target
 
 
-def store_packs(e: Any, pointer: str, x: Value) -> None:
+def store_packs(e: LLVMEmitter, pointer: str, x: Value) -> None:
     """Emits the stores of an array of scalars of a single lane from ``pointer`` on; the last pack, if not full,
     may write beyond the end."""
     w, flat = e.w, list(x.flat)
@@ -381,9 +387,9 @@ def store_packs(e: Any, pointer: str, x: Value) -> None:
             w.store(w.address(pointer, flat[0].dtype, is_vector=False, place=long_constant(i)), y)
 
 
-def _loaded_packs(e: Any, x: LargeArray) -> Value:
+def _loaded_packs(e: LLVMEmitter, x: LargeArray) -> Value:
     """Returns a stored array of a single lane as an array of scalars, which are loaded pack by pack."""
-    w, found = e.w, list[Any]()
+    w, found = e.w, list[Scalar]()
     for first in range(0, x.size, w.width):
         count = min(w.width, x.size - first)
         place = lambda i: w.address(x.pointer, x.dtype, is_vector=False, place=long_constant(i))
@@ -394,27 +400,27 @@ def _loaded_packs(e: Any, x: LargeArray) -> Value:
     return object_array(x.shape, found)
 
 
-def copy_to_new(e: Any, x: LargeArray, is_vector: bool) -> LargeArray:
+def copy_to_new(e: LLVMEmitter, x: LargeArray, is_vector: bool) -> LargeArray:
     """Copies an array into new memory; ``is_vector``: whether the copy differs between lanes."""
     target = reserve_array(e, x.shape, x.dtype, is_vector)
     copy_array(e, target, x, None)
     return target
 
 
-def materialise(e: Any, x: Value) -> LargeArray:
+def materialise(e: LLVMEmitter, x: Value) -> LargeArray:
     """Returns a value as a stored array; computes and stores it if it is lazy, or an array of scalars."""
     x = as_large_array(e, x)
     return x if x.pointer else copy_to_new(e, x, x.is_vector)
 
 
-def scalars_if_small(e: Any, x: Value) -> Value:
+def scalars_if_small(e: LLVMEmitter, x: Value) -> Value:
     """Returns a large array as an array of scalars if it has few enough entries; returns other values unchanged."""
     if not isinstance(x, LargeArray) or x.size > e.max_scalars:
         return x
     return as_scalars(e, x)
 
 
-def as_scalars(e: Any, x: Value) -> Value:
+def as_scalars(e: LLVMEmitter, x: Value) -> Value:
     """Returns a large array of any size as an object array of scalars; returns other values unchanged."""
     if not isinstance(x, LargeArray):
         return x
@@ -423,7 +429,7 @@ def as_scalars(e: Any, x: Value) -> Value:
     return object_array(x.shape, (x.at([long_constant(i) for i in index]) for index in np.ndindex(x.shape)))
 
 
-def leading_slice(e: Any, x: LargeArray, i: LaneValue) -> LargeArray:
+def leading_slice(e: LLVMEmitter, x: LargeArray, i: LaneValue) -> LargeArray:
     """Returns the part ``x[i]`` of a stored array, without a copy."""
     first = flat_index(e, x.shape, [i, *[long_constant(0)] * (len(x.shape) - 1)])
     return array_at(
@@ -431,7 +437,7 @@ def leading_slice(e: Any, x: LargeArray, i: LaneValue) -> LargeArray:
     )
 
 
-def read_input(e: Any, source: ProgramInput) -> Value:
+def read_input(e: LLVMEmitter, source: ProgramInput) -> Value:
     """Returns a program input as a value: a small one is loaded now, as scalars,
     a large one entry by entry where it is used."""
     w, aval = e.w, source.aval
@@ -446,7 +452,7 @@ def read_input(e: Any, source: ProgramInput) -> Value:
     return scalars_if_small(e, LargeArray(aval.shape, np.dtype(aval.dtype), True, at))
 
 
-def row_of_input(e: Any, pointer: str, aval: Any, i: LaneValue, of_lanes: bool) -> Value:
+def row_of_input(e: LLVMEmitter, pointer: str, aval: ShapedArray, i: LaneValue, of_lanes: bool) -> Value:
     """Returns the i-th entry, an array, of a sequence that a `stream` reads, as `read_input` does.
 
     ``aval``: of the entry; ``of_lanes``: whether it differs between lanes.
@@ -466,7 +472,7 @@ def row_of_input(e: Any, pointer: str, aval: Any, i: LaneValue, of_lanes: bool) 
     return scalars_if_small(e, LargeArray(shape, np.dtype(aval.dtype), True, at))
 
 
-def embed_constant(e: Any, x: np.ndarray) -> LargeArray:
+def embed_constant(e: LLVMEmitter, x: np.ndarray) -> LargeArray:
     """Returns a constant array as a large array, stored as a global constant of the module."""
     dtype, key = memory_dtype(x.dtype), (str(x.dtype), x.size, x.tobytes())
     if key not in e.constants:

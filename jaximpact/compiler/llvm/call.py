@@ -5,18 +5,22 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import jax
 import numpy as np
+from jax.core import ShapedArray
+from jax.extend.core import ClosedJaxpr
+from jax.tree_util import PyTreeDef
 
 from ...jaxtools.argument_checks import is_random_key
 from ...jaxtools.jaxpr_tools import contains_primitive
+from ...jaxtools.jaxpr_types import AnyJaxpr
 from ...jaxtools.progress import current_watch
 from ...jaxtools.shapes import operand_type
 from ...jaxtools.spare_memory import new_array
@@ -52,9 +56,16 @@ from .program_key import program_key
 _lock = Lock()
 # Compiled functions, or why there is none, by jaxpr and mask of varying operands. jax keeps the jaxpr of a function and
 # its shapes.
-_by_jaxpr: WeakKeyDictionary[Any, dict] = WeakKeyDictionary()
+_by_jaxpr: WeakKeyDictionary[AnyJaxpr, dict] = WeakKeyDictionary()
 # the same functions by what a call knows before it is traced
-_by_call: WeakValueDictionary[Any, CompiledFunction] = WeakValueDictionary()
+_by_call: WeakValueDictionary[Hashable, CompiledFunction] = WeakValueDictionary()
+
+
+class Jitted(Protocol):
+    """A jitted function, by `jax.jit` or by `xla_cache`."""
+
+    @property
+    def trace(self) -> Callable: ...
 
 
 class NativeProgram(NamedTuple):
@@ -100,8 +111,8 @@ class CompiledFunction:
 
     program: NativeProgram
     dtypes: list[np.dtype]
-    results: list[tuple[Any, bool]]
-    structure: Any
+    results: list[tuple[ShapedArray, bool]]
+    structure: PyTreeDef
     layouts: dict[tuple, Layout] = field(default_factory=dict)
 
     def launch(self, leaves: Sequence, carried: Sequence[bool], lanes: int, given: Sequence = ()) -> list[np.ndarray]:
@@ -231,13 +242,13 @@ class BoundCall:
 
 
 def compile_lanes(
-    one: Any,
+    one: Jitted,
     members: Sequence,
     carried: Sequence[bool],
     compiler: Callable | None = None,
     lanes: int | None = None,
     /,
-    **static: Any,
+    **static: Hashable,
 ) -> CompiledFunction:
     """Compiles a jitted function of one lane, or returns the earlier result for the same jaxpr.
 
@@ -276,7 +287,7 @@ def compile_lanes(
     return kept[key]
 
 
-def over_lanes(one: Any, axes: tuple, given: Sequence[np.ndarray] = (), **static: Any) -> Callable:
+def over_lanes(one: Jitted, axes: tuple, given: Sequence[np.ndarray] = (), **static: Hashable) -> Callable:
     """Returns what ``jax.vmap(one, in_axes=axes)`` does, but as native code:
     a function of all lanes that returns numpy arrays.
 
@@ -290,7 +301,7 @@ def over_lanes(one: Any, axes: tuple, given: Sequence[np.ndarray] = (), **static
     prefix, tags = jax.tree.structure(axes, is_leaf=_is_none), tuple(static.items())
     marks = tuple(jax.tree.leaves(axes, is_leaf=_is_none))
 
-    def call(*operands: Any) -> Any:
+    def call(*operands: object) -> Any:
         leaves, structure = jax.tree.flatten(operands)
         carried = _carried_leaves(prefix, marks, structure)
         kinds = tuple(map(operand_type, leaves, carried))
@@ -308,12 +319,12 @@ def over_lanes(one: Any, axes: tuple, given: Sequence[np.ndarray] = (), **static
     return call
 
 
-def _is_none(x: Any) -> bool:
+def _is_none(x: object) -> bool:
     return x is None
 
 
 @lru_cache
-def _carried_leaves(prefix: Any, marks: tuple, structure: Any) -> tuple[bool, ...]:
+def _carried_leaves(prefix: PyTreeDef, marks: tuple, structure: PyTreeDef) -> tuple[bool, ...]:
     """Returns the mask of the operands' leaves that have a lane axis; cached by tree structure.
 
     ``prefix``, ``marks``: structure and leaves (0 or None) of the axes, a prefix tree of the operands; ``structure``:
@@ -323,7 +334,7 @@ def _carried_leaves(prefix: Any, marks: tuple, structure: Any) -> tuple[bool, ..
     return tuple(jax.tree.leaves(carried_axes(jax.tree.unflatten(prefix, marks), operands)))
 
 
-def compile_or_in_turn(closed: Any, carried: Sequence[bool], lanes: int | None) -> NativeProgram:
+def compile_or_in_turn(closed: ClosedJaxpr, carried: Sequence[bool], lanes: int | None) -> NativeProgram:
     """Compiles as `_compile`, but instead of a long program of many lanes one of a single lane, if its arrays lie side
     by side: it is much shorter."""
     long = any(carried) and shared_cost(closed, MAX_SCALARS) > MAX_OPS_OF_MANY_LANES
@@ -332,7 +343,7 @@ def compile_or_in_turn(closed: Any, carried: Sequence[bool], lanes: int | None) 
     return _compile(closed, carried, lanes)
 
 
-def _entries_side_by_side(closed: Any) -> int:
+def _entries_side_by_side(closed: ClosedJaxpr) -> int:
     """Returns how many entries of an array an instruction computes in a program of a single lane; 1 where arrays are
     mostly small or sparse."""
     variables, _ = program_inputs(closed)
@@ -343,7 +354,7 @@ def _entries_side_by_side(closed: Any) -> int:
     return 1 if sparse or not wide else host().vector_bytes // max(real, default=8)
 
 
-def _compile(closed: Any, carried: Sequence[bool], lanes: int | None) -> NativeProgram:
+def _compile(closed: ClosedJaxpr, carried: Sequence[bool], lanes: int | None) -> NativeProgram:
     """Emits and compiles a closed jaxpr for this processor, or loads its program from the cache.
 
     ``carried``: mask of the inputs that differ between lanes; if any does, the program works on vectors of lanes.
@@ -401,10 +412,10 @@ def _scratch_memory(program: NativeProgram) -> tuple[np.ndarray, int]:
     return work, work.ctypes.data + -work.ctypes.data % 64
 
 
-def _pointer_table(addresses: Sequence[int]) -> Any:
+def _pointer_table(addresses: Sequence[int]) -> ctypes.Array:
     return (ctypes.c_void_p * len(addresses))(*addresses)
 
 
-def _address_table(arrays: Sequence[np.ndarray]) -> Any:
+def _address_table(arrays: Sequence[np.ndarray]) -> ctypes.Array:
     """Returns a C array of the arrays' addresses."""
     return _pointer_table([x.ctypes.data for x in arrays])

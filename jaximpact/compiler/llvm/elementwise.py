@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from jax import lax
 
+from ...jaxtools.jaxpr_types import Params
 from ..scalar import Unsupported
 from .exponential import FUNCTIONS, rule_in_double
-from .ir_values import BOOL, INT, LaneValue, constant, llvm_scalar_type
+from .ir_values import BOOL, INT, DType, LaneValue, constant, llvm_scalar_type
 from .ir_writer import Writer
 from .predicates import flags, flags_of_and, flags_of_or, flags_of_select, negate, with_flags
 from .trigonometric import cosine, sine
@@ -21,7 +22,7 @@ FUSED = "contract"  # the only fast-math flag: a multiplication and an addition 
 Rule = Callable[[Writer, Any, list[LaneValue]], LaneValue]
 
 
-def constant_like(x: LaneValue, value: Any) -> LaneValue:
+def constant_like(x: LaneValue, value: float) -> LaneValue:
     """Returns a scalar constant of the IR in the dtype of x."""
     return constant(value, x.dtype)
 
@@ -32,7 +33,7 @@ def _arithmetic_rule(real: str, whole: str) -> Rule:
 
     real = f"{real} {FUSED}"
 
-    def rule(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
+    def rule(w: Writer, params: Params, values: list[LaneValue]) -> LaneValue:
         return w.op(real if values[0].dtype.kind == "f" else whole, *values)
 
     return rule
@@ -41,17 +42,17 @@ def _arithmetic_rule(real: str, whole: str) -> Rule:
 _difference, _product = _arithmetic_rule("fsub", "sub"), _arithmetic_rule("fmul", "mul")
 
 
-def _sub(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
+def _sub(w: Writer, params: Params, values: list[LaneValue]) -> LaneValue:
     found = _difference(w, params, values)
     w.operands_of_difference[found.name] = (values[0], values[1])
     return found
 
 
-def _mul(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
+def _mul(w: Writer, params: Params, values: list[LaneValue]) -> LaneValue:
     return w.op("and", *values) if values[0].dtype == BOOL else _product(w, params, values)
 
 
-def _div(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
+def _div(w: Writer, params: Params, values: list[LaneValue]) -> LaneValue:
     x, y = values
     if x.is_float:
         return w.op("fdiv", x, y)
@@ -64,7 +65,7 @@ def _div(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
     return w.select(zero, constant_like(x, -1), quotient)
 
 
-def _rem(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
+def _rem(w: Writer, params: Params, values: list[LaneValue]) -> LaneValue:
     x, y = values
     if x.is_float:
         return call_library(w, "fmod", x, y)
@@ -81,19 +82,19 @@ def _overflow(w: Writer, x: LaneValue, y: LaneValue) -> LaneValue:
     return w.op("and", least, w.op("icmp eq", y, constant_like(y, -1), dtype=BOOL))
 
 
-def _neg(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
+def _neg(w: Writer, params: Params, values: list[LaneValue]) -> LaneValue:
     (x,) = values
     return w.op("fneg", x) if x.is_float else w.op("sub", constant_like(x, 0), x)
 
 
-def _abs(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
+def _abs(w: Writer, params: Params, values: list[LaneValue]) -> LaneValue:
     (x,) = values
     if x.is_float:
         return w.intrinsic("fabs", x)
     return w.intrinsic("abs", x, extra="i1 false") if x.is_signed else x
 
 
-def _sign(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
+def _sign(w: Writer, params: Params, values: list[LaneValue]) -> LaneValue:
     (x,) = values
     zero = constant_like(x, 0)
     if x.is_float:
@@ -109,7 +110,7 @@ def comparison_rule(real: str, signed: str, unsigned: str) -> Rule:
     """Returns the rule for a comparison by LLVM's predicates: ``real`` for floats,
     the others for signed and unsigned integers."""
 
-    def rule(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
+    def rule(w: Writer, params: Params, values: list[LaneValue]) -> LaneValue:
         x = values[0]
         name = f"fcmp {real}" if x.is_float else f"icmp {signed if x.is_signed else unsigned}"
         return w.op(name, *values, dtype=BOOL)
@@ -120,7 +121,7 @@ def comparison_rule(real: str, signed: str, unsigned: str) -> Rule:
 def _total_order_rule(name: str) -> Rule:
     """Returns the rule for the comparison ``name`` in the total order that sorting uses, in which NaN is largest."""
 
-    def rule(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
+    def rule(w: Writer, params: Params, values: list[LaneValue]) -> LaneValue:
         x, y = values
         found = comparison_rule(f"o{name}", f"s{name}", f"u{name}")(w, params, values)
         if not x.is_float:
@@ -137,7 +138,7 @@ def extreme_rule(real: str, whole: str) -> Rule:
     ``real``: fcmp predicate for floats; ``whole``: "max" or "min", which ends the name of the intrinsic for integers.
     """
 
-    def rule(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
+    def rule(w: Writer, params: Params, values: list[LaneValue]) -> LaneValue:
         x, y = values
         if x.dtype == BOOL:
             return w.op("or" if whole == "max" else "and", x, y)
@@ -153,12 +154,12 @@ def extreme_rule(real: str, whole: str) -> Rule:
 maximum, minimum = extreme_rule("ogt", "max"), extreme_rule("olt", "min")
 
 
-def _clamp(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
+def _clamp(w: Writer, params: Params, values: list[LaneValue]) -> LaneValue:
     least, x, most = values
     return minimum(w, params, [maximum(w, params, [least, x]), most])
 
 
-def _select_n(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
+def _select_n(w: Writer, params: Params, values: list[LaneValue]) -> LaneValue:
     which, *cases = values
     if which.dtype == BOOL:
         if len(cases) == 1:
@@ -170,11 +171,11 @@ def _select_n(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
     return found
 
 
-def _convert(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
+def _convert(w: Writer, params: Params, values: list[LaneValue]) -> LaneValue:
     return convert_type(w, values[0], params["new_dtype"])
 
 
-def convert_type(w: Writer, x: LaneValue, dtype: Any) -> LaneValue:
+def convert_type(w: Writer, x: LaneValue, dtype: DType) -> LaneValue:
     """Converts a value to another dtype as XLA does: floats become integers by truncation,
     clamped to the integers' range; NaN becomes 0."""
     new = np.dtype(dtype)
@@ -208,7 +209,7 @@ def convert_type(w: Writer, x: LaneValue, dtype: Any) -> LaneValue:
     return with_flags(w, found, bits if bits and max(bit for _, bit in bits) <= np.iinfo(new).max else None)
 
 
-def _bitcast(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
+def _bitcast(w: Writer, params: Params, values: list[LaneValue]) -> LaneValue:
     (x,), new = values, np.dtype(params["new_dtype"])
     llvm_scalar_type(new)
     if BOOL in (x.dtype, new) or new.itemsize != x.dtype.itemsize:
@@ -216,19 +217,19 @@ def _bitcast(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
     return w.convert("bitcast", x, new) if x.is_float != (new.kind == "f") else LaneValue(x.name, new, x.is_vector)
 
 
-def _is_finite(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
+def _is_finite(w: Writer, params: Params, values: list[LaneValue]) -> LaneValue:
     size = w.intrinsic("fabs", values[0])
     found = w.op("fcmp olt", size, constant_like(size, np.inf), dtype=BOOL)
     w.origins[found.name] = ("finite", values[0])
     return found
 
 
-def _round(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
+def _round(w: Writer, params: Params, values: list[LaneValue]) -> LaneValue:
     even = params["rounding_method"] == lax.RoundingMethod.TO_NEAREST_EVEN
     return w.intrinsic("roundeven" if even else "round", values[0])
 
 
-def _integer_pow(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
+def _integer_pow(w: Writer, params: Params, values: list[LaneValue]) -> LaneValue:
     """Rule for a power with a constant integer exponent, by repeated squaring."""
     (x,) = values
     n = params["y"]
@@ -245,14 +246,14 @@ def _integer_pow(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
     return found if n > 0 else w.op("fdiv", constant_like(x, 1), found)
 
 
-def _pow(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
+def _pow(w: Writer, params: Params, values: list[LaneValue]) -> LaneValue:
     x, y = values
     if not (x.is_float and y.dtype == x.dtype):
         raise Unsupported("pow with whole exponents")
     return call_library(w, "pow", x, y)
 
 
-def _logistic(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
+def _logistic(w: Writer, params: Params, values: list[LaneValue]) -> LaneValue:
     (x,) = values
     return w.op(
         "fdiv", constant_like(x, 1), w.op("fadd", constant_like(x, 1), RULES["exp"](w, params, [w.op("fneg", x)]))
@@ -263,7 +264,7 @@ def _shift_rule(name: str) -> Rule:
     """Returns the rule for a shift by the instruction ``name``; a shift by the bit width or more gives 0,
     or the sign if it is arithmetic."""
 
-    def rule(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
+    def rule(w: Writer, params: Params, values: list[LaneValue]) -> LaneValue:
         x, by = values
         bits = constant_like(by, 8 * x.dtype.itemsize)
         short = w.op("icmp ult", by, bits, dtype=BOOL)
@@ -274,7 +275,7 @@ def _shift_rule(name: str) -> Rule:
     return rule
 
 
-def _not(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
+def _not(w: Writer, params: Params, values: list[LaneValue]) -> LaneValue:
     (x,) = values
     if x.dtype == BOOL:
         return negate(w, x)
@@ -284,24 +285,24 @@ def _not(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
     return found
 
 
-def _and(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
+def _and(w: Writer, params: Params, values: list[LaneValue]) -> LaneValue:
     found, (x, y) = w.op("and", *values), values
     return found if x.dtype == BOOL else with_flags(w, found, flags_of_and(w, x, y) or flags_of_and(w, y, x))
 
 
-def _or(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
+def _or(w: Writer, params: Params, values: list[LaneValue]) -> LaneValue:
     found = w.op("or", *values)
     return found if found.dtype == BOOL else with_flags(w, found, flags_of_or(w, *values))
 
 
-def _ne(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
+def _ne(w: Writer, params: Params, values: list[LaneValue]) -> LaneValue:
     found, (x, y) = comparison_rule("une", "ne", "ne")(w, params, values), values
     if not x.is_float and y.name == "0" and (bits := flags(w, x)) is not None:
         w.origins[found.name] = ("flagged", *bits)
     return found
 
 
-def _reduce_precision(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
+def _reduce_precision(w: Writer, params: Params, values: list[LaneValue]) -> LaneValue:
     info = np.finfo(values[0].dtype)
     if (params["exponent_bits"], params["mantissa_bits"]) != (info.iexp, info.nmant):
         raise Unsupported("reduce_precision")
@@ -357,18 +358,18 @@ def _intrinsic_rule(name: str) -> Rule:
     return lambda w, params, values: w.intrinsic(name, *values)
 
 
-def _rsqrt(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
+def _rsqrt(w: Writer, params: Params, values: list[LaneValue]) -> LaneValue:
     return w.op("fdiv", constant_like(values[0], 1), w.intrinsic("sqrt", *values))
 
 
-def _one_minus_square(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
+def _one_minus_square(w: Writer, params: Params, values: list[LaneValue]) -> LaneValue:
     """Rule for 1 - x^2, computed as (1 - x) (1 + x), which is accurate near x = 1, where 1 - x^2 cancels."""
     (x,) = values
     one = constant_like(x, 1)
     return w.op("fmul", w.op("fsub", one, x), w.op("fadd", one, x))
 
 
-def _polynomial(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
+def _polynomial(w: Writer, params: Params, values: list[LaneValue]) -> LaneValue:
     """Rule for a polynomial of x with the given coefficients, the constant one first, by Horner's scheme."""
     x, *coefficients = values
     found = coefficients[-1]

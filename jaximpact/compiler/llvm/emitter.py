@@ -14,15 +14,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from jax.extend.core import ClosedJaxpr
 
 from ...jaxtools.jaxpr_tools import called_jaxpr, scan_counts, varying_outvars
+from ...jaxtools.jaxpr_types import Equation, Params
 from ...jaxtools.outlined import is_cold
 from ..limits import MAX_SCALARS, MAX_SPECULATED_OPS, MIN_COLD_OPS
 from ..scalar import ScalarInterpreter, Unsupported, Value, object_array
 from ..scalar.cost import cost
+from ..scalar.values import Scalar
 from . import array_rules, arrays, packs, predicates
 from .arrays import LargeArray
 from .elementwise import RULES
@@ -63,9 +66,9 @@ class LLVMEmitter:
         self.threads, self.many = threads, width > 1
         self.functions = Functions(self)
         self.constants: dict[
-            Any, tuple[str, str]
+            tuple, tuple[str, str]
         ] = {}  # constant arrays: their names and definitions, by type and entries
-        self.embedded: dict[Any, LargeArray] = {}  # the same as values, by type, entries and shape
+        self.embedded: dict[tuple, LargeArray] = {}  # the same as values, by type, entries and shape
         self.live: LaneValue | None = None  # mask of the lanes that are no padding; None: a vector is one register
         self.empty_rows: list[Value] = []  # rows of streams without entries, which no `StreamEntry` marks as rows
         self.blocks: LaneBlocks | None = None  # the frame of a program that is cut into sections
@@ -75,30 +78,35 @@ class LLVMEmitter:
     def is_empty_row(self, x: Value) -> bool:
         return any(x is y for y in self.empty_rows)
 
-    def as_value(self, x: Any) -> LaneValue:
+    def as_value(self, x: Scalar) -> LaneValue:
         """Returns a scalar of the interpreter, constant or not, as a value of the IR."""
         if isinstance(x, StreamEntry):
             raise Unsupported("arithmetic with the rows of a stream")
         return packs.scalar_of(self.w, x)
 
-    def op(self, name: str, params: Any, *values: Any) -> LaneValue:
+    def op(self, name: str, params: Params | None, *values: Scalar) -> LaneValue:
         return self.op_of(name, params, [x if type(x) is LaneValue else self.as_value(x) for x in values])
 
-    def op_of(self, name: str, params: Any, values: list[LaneValue]) -> LaneValue:
+    def op_of(self, name: str, params: Params | None, values: list[LaneValue]) -> LaneValue:
         """Emits the elementwise primitive ``name`` on values of the IR."""
         if name not in RULES:
             raise Unsupported(name)
         return RULES[name](self.w, params, values)
 
     def elementwise(
-        self, machine: ScalarInterpreter, name: str, params: Any, structural: bool, arrays: Sequence[np.ndarray]
+        self,
+        machine: ScalarInterpreter,
+        name: str,
+        params: Params | None,
+        structural: bool,
+        arrays: Sequence[np.ndarray],
     ) -> np.ndarray:
         return packs.elementwise(self, machine, name, params, structural, arrays)
 
-    def reduction(self, name: str, entries: Sequence[Any], empty: Any) -> Any:
+    def reduction(self, name: str, entries: Sequence[Scalar], empty: Scalar | None) -> Scalar:
         return packs.reduce_entries(self.w, lambda x, y: self.op_of(name, None, [x, y]), entries, empty)
 
-    def adjacent(self, entries: Sequence[Any]) -> bool:
+    def adjacent(self, entries: Sequence[Scalar]) -> bool:
         return packs.adjacent(entries)
 
     def passes_packed(self, x: np.ndarray) -> bool:
@@ -109,7 +117,7 @@ class LLVMEmitter:
     def varies(self, x: Value) -> bool:
         return x.is_vector if isinstance(x, LargeArray) else any(getattr(y, "is_vector", False) for y in x.flat)
 
-    def array_primitive(self, machine: ScalarInterpreter, eqn: Any, inputs: list[Value]) -> list[Value]:
+    def array_primitive(self, machine: ScalarInterpreter, eqn: Equation, inputs: list[Value]) -> list[Value]:
         """Emits an equation with a large array among its operands or results,
         or reuses the results of an equal earlier one."""
         key = eqn.primitive, (str(eqn.params), *map(value_key, inputs))
@@ -117,10 +125,10 @@ class LLVMEmitter:
             found = self.w.available[-1][key] = array_rules.apply_rule(self, machine, eqn, inputs)
         return found
 
-    def is_in_place(self, jaxpr: Any) -> bool:
+    def is_in_place(self, jaxpr: ClosedJaxpr) -> bool:
         return self.functions.is_in_place(jaxpr)
 
-    def call(self, machine: ScalarInterpreter, eqn: Any, inputs: list[Value]) -> list[Value]:
+    def call(self, machine: ScalarInterpreter, eqn: Equation, inputs: list[Value]) -> list[Value]:
         if is_cold(eqn):
             jaxpr = called_jaxpr(eqn)
             if self.pack == 1 or cost(jaxpr, self.max_scalars) < MIN_COLD_OPS:
@@ -227,7 +235,7 @@ class LLVMEmitter:
     def switch(
         self,
         machine: ScalarInterpreter,
-        which: Any,
+        which: Scalar,
         branches: Sequence,
         operands: list[Value],
         avals: Sequence,
@@ -322,7 +330,7 @@ class LLVMEmitter:
         arrays.counted_loop(self, width // self.register, [], run_register)
         return [w.load(place, x.dtype, True) for place, x in zip(results, now, strict=True)]
 
-    def scan(self, machine: ScalarInterpreter, eqn: Any, inputs: list[Value]) -> list[Value]:
+    def scan(self, machine: ScalarInterpreter, eqn: Equation, inputs: list[Value]) -> list[Value]:
         p = eqn.params
         a, count = scan_counts(p)
         constants, start = inputs[:a], inputs[a : a + count]
@@ -348,7 +356,7 @@ class LLVMEmitter:
         state = self.loop([object_array((), [np.int64(0)]), *start], [False, *flags[:count]], continues, body)[1:]
         return [*state, *(arrays.scalars_if_small(self, x) for x in rows)]
 
-    def stream(self, machine: ScalarInterpreter, eqn: Any, inputs: list[Value]) -> list[Value]:
+    def stream(self, machine: ScalarInterpreter, eqn: Equation, inputs: list[Value]) -> list[Value]:
         """Emits the loop of a `stream`, with an iteration for each row that the caller requests; entries of its rows
         are `StreamEntry` values.
 
@@ -387,7 +395,7 @@ class LLVMEmitter:
 
 
 def emit(
-    closed: Any,
+    closed: ClosedJaxpr,
     variables: Sequence,
     varies: Sequence[bool],
     width: int,
@@ -433,7 +441,7 @@ def emit(
 
 
 def _emit(
-    closed: Any,
+    closed: ClosedJaxpr,
     variables: Sequence,
     varies: Sequence[bool],
     width: int,

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import reduce
-from typing import Any
 
 import numpy as np
 
-from .ir_values import BOOL, LONG, LaneValue, constant
+from ...jaxtools.jaxpr_types import Params
+from .ir_values import BOOL, LONG, DType, LaneValue, constant
 from .ir_writer import Writer
 
 SHIFT = 1.5 * 2.0**52  # x + SHIFT has the nearest integer of x in its last bits
@@ -33,32 +33,32 @@ class _Doubles:
     def __init__(self, w: Writer) -> None:
         self.w = w
 
-    def _emit(self, name: str, *values: Any, dtype: Any = None) -> LaneValue:
+    def _emit(self, name: str, *values: LaneValue | float, dtype: DType | None = None) -> LaneValue:
         return self.w.op(name, *(self.as_value(x) for x in values), dtype=dtype)
 
-    def as_value(self, x: Any, dtype: Any = np.float64) -> LaneValue:
+    def as_value(self, x: LaneValue | float, dtype: DType = np.float64) -> LaneValue:
         """Returns a value of the IR unchanged, and a Python number as a constant of the given dtype."""
         return x if isinstance(x, LaneValue) else constant(x, dtype)
 
-    def add(self, x: Any, y: Any) -> LaneValue:
+    def add(self, x: LaneValue | float, y: LaneValue | float) -> LaneValue:
         return self._emit("fadd", x, y)
 
-    def sub(self, x: Any, y: Any) -> LaneValue:
+    def sub(self, x: LaneValue | float, y: LaneValue | float) -> LaneValue:
         return self._emit("fsub", x, y)
 
-    def mul(self, x: Any, y: Any) -> LaneValue:
+    def mul(self, x: LaneValue | float, y: LaneValue | float) -> LaneValue:
         return self._emit("fmul", x, y)
 
-    def div(self, x: Any, y: Any) -> LaneValue:
+    def div(self, x: LaneValue | float, y: LaneValue | float) -> LaneValue:
         return self._emit("fdiv", x, y)
 
-    def compare(self, order: str, x: Any, y: Any) -> LaneValue:
+    def compare(self, order: str, x: LaneValue | float, y: LaneValue | float) -> LaneValue:
         return self._emit(f"fcmp {order}", x, y, dtype=BOOL)
 
-    def fma(self, x: Any, y: Any, z: Any) -> LaneValue:
+    def fma(self, x: LaneValue | float, y: LaneValue | float, z: LaneValue | float) -> LaneValue:
         return self.w.intrinsic("fma", *map(self.as_value, (x, y, z)))
 
-    def select(self, which: LaneValue, yes: Any, no: Any) -> LaneValue:
+    def select(self, which: LaneValue, yes: LaneValue | float, no: LaneValue | float) -> LaneValue:
         return self.w.select(which, self.as_value(yes), self.as_value(no))
 
     def horner(self, z: LaneValue, coefficients: Sequence[float]) -> LaneValue:
@@ -162,7 +162,7 @@ def rule_in_double(
             return function(w, x)
         return w.convert("fptrunc", function(w, w.convert("fpext", x, np.float64)), x.dtype)
 
-    def rule(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
+    def rule(w: Writer, params: Params | None, values: list[LaneValue]) -> LaneValue:
         (x,) = values
         name = function.__name__
         return w.call_function(name, x, body) if w.fused and x.is_float else library(w, name, x)

@@ -9,11 +9,12 @@ contact. A function writes its results to scratch memory.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from jax.extend.core import ClosedJaxpr
 
 from ...jaxtools.jaxpr_tools import (
     as_closed,
@@ -24,16 +25,22 @@ from ...jaxtools.jaxpr_tools import (
     remember_by_jaxpr,
     value_variables,
 )
+from ...jaxtools.jaxpr_types import AnyJaxpr, Equation, Operand
 from ...jaxtools.outlined import is_outlined
 from ..limits import MAX_SCALARS_WHERE_COLD, MIN_BRANCH_OPS, MIN_FUNCTION_OPS
 from ..scalar import Value, is_constant, object_array
 from ..scalar.cost import cost
+from ..scalar.values import Scalar
 from . import arrays
 from .arrays import LargeArray
 from .ir_lines import join_lines
 from .ir_values import POINTER, LaneValue, memory_dtype
 from .ir_writer import Writer
 from .packs import PackEntry
+
+if TYPE_CHECKING:
+    from ..scalar.interpreter import ScalarInterpreter
+    from .emitter import LLVMEmitter
 
 BRANCHING = ("while", "scan", "cond")
 
@@ -66,22 +73,22 @@ class Function(NamedTuple):
 class Functions:
     """The functions emitted so far for one program, found again by jaxpr and form of the arguments."""
 
-    def __init__(self, emitter: Any) -> None:
+    def __init__(self, emitter: LLVMEmitter) -> None:
         self.emitter = emitter
-        self.known: dict[Any, Function] = {}
+        self.known: dict[tuple, Function] = {}
         # places from which each jaxpr is called in the program; of one that has none as functions, empty
         self.counts: Counter = Counter()
 
-    def read(self, closed: Any, in_place: bool) -> None:
+    def read(self, closed: ClosedJaxpr, in_place: bool) -> None:
         """Counts from how many places a program calls each outlined jaxpr; ``in_place``:
         whether their code stands there all the same."""
         self.counts = Counter() if in_place else _count_calls(closed)
 
-    def is_in_place(self, jaxpr: Any) -> bool:
+    def is_in_place(self, jaxpr: ClosedJaxpr) -> bool:
         """Whether an outlined jaxpr is called from one place alone, or short, so that its code stands there."""
         return self.counts[jaxpr.jaxpr] < 2 or cost(jaxpr, self.emitter.max_scalars) < MIN_FUNCTION_OPS
 
-    def call(self, machine: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
+    def call(self, machine: ScalarInterpreter, eqn: Equation, inputs: list[Value]) -> list[Value]:
         """Emits an equation that calls an outlined function, as a call, or as the function's code where that is
         cheaper; returns its results."""
         e, jaxpr = self.emitter, as_closed(called_jaxpr(eqn))
@@ -116,7 +123,9 @@ class Functions:
             e.w.available[-1][called, None] = results
         return results
 
-    def _run(self, machine: Any, jaxpr: Any, captured: Collection, values: list[Value]) -> list[Value]:
+    def _run(
+        self, machine: ScalarInterpreter, jaxpr: AnyJaxpr, captured: Collection, values: list[Value]
+    ) -> list[Value]:
         """Emits a jaxpr and returns its results.
 
         ``captured``: variables of the program's inputs that it closes over; ``values``:
@@ -129,12 +138,14 @@ class Functions:
         finally:
             machine.input_values = before
 
-    def is_long(self, jaxpr: Any) -> bool:
+    def is_long(self, jaxpr: AnyJaxpr) -> bool:
         """Whether a branch is long enough to become a function of its own; only in programs of a single lane."""
         e = self.emitter
         return e.pack > 1 and shared_cost(jaxpr, e.max_scalars) > MIN_BRANCH_OPS
 
-    def apart(self, machine: Any, jaxpr: Any, operands: list[Value], cold: bool = False) -> list[Value]:
+    def apart(
+        self, machine: ScalarInterpreter, jaxpr: AnyJaxpr, operands: list[Value], cold: bool = False
+    ) -> list[Value]:
         """Emits a jaxpr as a function that is called here only, in a program of a single lane;
         returns the results of the call.
 
@@ -158,7 +169,7 @@ class Functions:
         return _call_function(e, _emit_function(e, name, values, body, True, "optnone" if cold else ""), values)
 
 
-def _find_captured(machine: Any, jaxpr: Any) -> dict[Any, Value]:
+def _find_captured(machine: ScalarInterpreter, jaxpr: AnyJaxpr) -> dict[Operand, Value]:
     """Returns the values of the program's inputs that a jaxpr closes over, as a mapping from variables."""
     return {v: machine.input_values[v] for v in closed_over_values(jaxpr) if v in machine.input_values}
 
@@ -166,7 +177,7 @@ def _find_captured(machine: Any, jaxpr: Any) -> dict[Any, Value]:
 # values of a function
 
 
-def _continues(x: Any, last: Any) -> bool:
+def _continues(x: Scalar, last: Scalar | None) -> bool:
     """Whether x is the entry of a pack that follows the entry ``last`` in the same pack."""
     return (
         isinstance(x, PackEntry) and isinstance(last, PackEntry) and x.pack == last.pack and x.index == last.index + 1
@@ -190,7 +201,7 @@ def values_of(values: Sequence[Value]) -> Iterator[LaneValue]:
                     yield y.pack if isinstance(y, PackEntry) else y
 
 
-def _consisting_of(e: Any, x: Value, parts: Iterator[LaneValue]) -> Value:
+def _consisting_of(e: LLVMEmitter, x: Value, parts: Iterator[LaneValue]) -> Value:
     """Returns a value like x in which ``parts`` replace the scalars, packs and pointers that `values_of` yields for x;
     constants stay."""
     if isinstance(x, LargeArray) and x.known is None:
@@ -201,8 +212,8 @@ def _consisting_of(e: Any, x: Value, parts: Iterator[LaneValue]) -> Value:
         return arrays.with_axes(y, x.source[1]) if x.source else y
     if not isinstance(x, np.ndarray):
         return x
-    found = list[Any]()
-    last: Any = None
+    found = list[Scalar]()
+    last: Scalar | None = None
     part: Any = None
     for y in x.flat:
         part = y if is_constant(y) else part if _continues(y, last) else next(parts)
@@ -211,7 +222,7 @@ def _consisting_of(e: Any, x: Value, parts: Iterator[LaneValue]) -> Value:
     return object_array(x.shape, found)
 
 
-def _form(e: Any, x: Value) -> Any:
+def _form(e: LLVMEmitter, x: Value) -> Hashable:
     """Hashable key of the form of an argument: the values of an array's constants,
     and the types of all other entries."""
     if x is None or e.pack > 1:  # of a single lane all calls have one form
@@ -221,20 +232,20 @@ def _form(e: Any, x: Value) -> Any:
     return tuple((y.dtype, y.tobytes()) if is_constant(y) else (y.dtype, y.is_vector) for y in x.flat)
 
 
-def _in_memory(e: Any, x: Value) -> Value:
+def _in_memory(e: LLVMEmitter, x: Value) -> Value:
     """Returns the value x, stored in memory if it is a lazy large array, so that `values_of` has a pointer to it."""
     if not isinstance(x, LargeArray) or x.known is not None or _store_array(x).pointer:
         return x
     return arrays.materialise(e, x)
 
 
-def _as_it_is_read(e: Any, x: Value) -> Value:
+def _as_it_is_read(e: LLVMEmitter, x: Value) -> Value:
     """Returns the value x, as a large array in memory if it has more entries than arrays of scalars may have;
     None stays."""
     return arrays.as_large_array(e, x) if x is not None and x.size > e.max_scalars else x
 
 
-def _side_by_side(e: Any, x: Value) -> Value:
+def _side_by_side(e: LLVMEmitter, x: Value) -> Value:
     """Returns a value of a single lane as packs, or as a stored array if it is large:
     a form that is the same in all calls of a function."""
     if x.size > e.max_scalars:
@@ -243,7 +254,7 @@ def _side_by_side(e: Any, x: Value) -> Value:
     return e.unflatten([x], e.flatten([x], [False]))[0]
 
 
-def _as_argument(e: Any, x: Value) -> Value:
+def _as_argument(e: LLVMEmitter, x: Value) -> Value:
     """Returns a value in the form in which functions take it, and return it: without lazy arrays; None stays."""
     if x is None:
         return None
@@ -252,7 +263,7 @@ def _as_argument(e: Any, x: Value) -> Value:
     return replace(arrays.materialise(e, x), known=None) if isinstance(x, LargeArray) else x
 
 
-def _masks(e: Any) -> tuple[LaneValue | None, LaneValue | None]:
+def _masks(e: LLVMEmitter) -> tuple[LaneValue | None, LaneValue | None]:
     """Returns the masks of lanes that loops and branches of a function read, None for all lanes.
 
     The first is of lanes whose results matter where the function is called (`Writer.active`), the second of those that
@@ -265,7 +276,7 @@ def _masks(e: Any) -> tuple[LaneValue | None, LaneValue | None]:
 
 
 def _emit_function(
-    e: Any,
+    e: LLVMEmitter,
     name: str,
     values: Sequence[Value],
     body: Callable[[list[Value]], list[Value]],
@@ -283,7 +294,7 @@ def _emit_function(
     e.counter = None
     try:
         w.begin_block("entry")
-        taken, known, named = list[int](), list[LaneValue](), dict[Any, LaneValue]()
+        taken, known, named = list[int](), list[LaneValue](), dict[Hashable, LaneValue]()
         for i, x in enumerate(values_of(values)):
             key = x if distinct else i
             if key not in named:
@@ -314,7 +325,7 @@ def _reserve_place(w: Writer, x: LaneValue) -> Place:
     return Place(w.reserve_bytes(size, size), np.dtype(x.dtype), x.is_vector)
 
 
-def _call_function(e: Any, function: Function, values: Sequence[Value]) -> list[Value]:
+def _call_function(e: LLVMEmitter, function: Function, values: Sequence[Value]) -> list[Value]:
     """Emits a call of a function with the arguments ``values``, and returns its results."""
     w, given = e.w, list(values_of(values))
     taken = [given[i] for i in function.taken]
@@ -327,7 +338,7 @@ def _call_function(e: Any, function: Function, values: Sequence[Value]) -> list[
     return [_consisting_of(e, x, parts) for x in function.results]
 
 
-def value_key(x: Value) -> Any:
+def value_key(x: Value) -> Hashable:
     """Hashable key of a value: equal keys mean identical values; constants are compared by their bits (NaN, -0.0)."""
     return (
         x
@@ -337,13 +348,13 @@ def value_key(x: Value) -> Any:
 
 
 @remember_by_jaxpr
-def shared_cost(jaxpr: Any, max_scalars: int) -> int:
+def shared_cost(jaxpr: AnyJaxpr, max_scalars: int) -> int:
     """Returns the number of operations of a jaxpr as they are emitted: those of an outlined function once,
     however often it is called."""
     counts = _count_calls(jaxpr)
     functions = {part for part, n in counts.items() if n > 1 and cost(part, max_scalars) >= MIN_FUNCTION_OPS}
 
-    def of_functions(jaxpr: Any) -> int:
+    def of_functions(jaxpr: AnyJaxpr) -> int:
         """Number of operations of a jaxpr that are those of functions, at each of their calls."""
         return sum(
             n * (cost(part, max_scalars) if part in functions else of_functions(part))
@@ -353,7 +364,7 @@ def shared_cost(jaxpr: Any, max_scalars: int) -> int:
     return sum(cost(part, max_scalars) - of_functions(part) for part in (jaxpr, *functions))
 
 
-def _count_calls(jaxpr: Any) -> Counter:
+def _count_calls(jaxpr: AnyJaxpr) -> Counter:
     """Counts from how many places a program calls each outlined jaxpr; places in an outlined jaxpr count once, however
     often it is called itself."""
     found, rest = Counter(_calls(jaxpr)), [*_calls(jaxpr)]
@@ -365,7 +376,7 @@ def _count_calls(jaxpr: Any) -> Counter:
 
 
 @remember_by_jaxpr
-def _calls(jaxpr: Any) -> Counter:
+def _calls(jaxpr: AnyJaxpr) -> Counter:
     """Counts the calls of each outlined jaxpr in ``jaxpr``, without calls that are made inside outlined jaxprs."""
     found: Counter = Counter()
     for eqn in jaxpr.eqns:

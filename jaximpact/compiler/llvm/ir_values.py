@@ -5,11 +5,11 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import numpy as np
 
 from ..scalar import Unsupported
+from ..scalar.values import Constant
 
 TYPES = {"float64": "double", "float32": "float", "bool": "i1"} | {
     f"{sign}int{bits}": f"i{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
@@ -17,6 +17,7 @@ TYPES = {"float64": "double", "float32": "float", "bool": "i1"} | {
 TYPES["void64"] = "ptr"
 BOOL, INT, LONG = np.dtype(bool), np.dtype(np.int32), np.dtype(np.int64)
 POINTER = np.dtype("V8")
+DType = np.dtype | type  # a dtype, or the type of its numbers
 
 
 @dataclass(slots=True, unsafe_hash=True)  # nothing changes one; a frozen one takes four times as long to make
@@ -38,7 +39,7 @@ class LaneValue:
 
 
 @cache
-def llvm_scalar_type(dtype: Any) -> str:
+def llvm_scalar_type(dtype: DType) -> str:
     """LLVM type of a scalar of a numpy dtype; cached, since numpy's ``dtype.name`` is slow."""
     try:
         return TYPES[np.dtype(dtype).name]
@@ -47,12 +48,12 @@ def llvm_scalar_type(dtype: Any) -> str:
 
 
 @cache
-def llvm_vector_type(width: int, dtype: Any) -> str:
+def llvm_vector_type(width: int, dtype: DType) -> str:
     """LLVM type of a vector of ``width`` lanes, which is a scalar if there is one."""
     return f"<{width} x {llvm_scalar_type(dtype)}>" if width > 1 else llvm_scalar_type(dtype)
 
 
-def constant(value: Any, dtype: Any) -> LaneValue:
+def constant(value: float | Constant, dtype: DType) -> LaneValue:
     """A scalar constant of the IR."""
     dtype = np.dtype(dtype)
     llvm_scalar_type(dtype)
@@ -64,6 +65,6 @@ def constant(value: Any, dtype: Any) -> LaneValue:
     return LaneValue(str(int(value)), dtype, False)
 
 
-def memory_dtype(dtype: Any) -> np.dtype:
+def memory_dtype(dtype: DType) -> np.dtype:
     """Returns the dtype in which values of a dtype are stored in memory: that of bytes for booleans, else the same."""
     return np.dtype(np.uint8) if np.dtype(dtype) == BOOL else np.dtype(dtype)

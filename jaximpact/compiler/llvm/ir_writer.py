@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .ir_lines import SCOPE_BEGINS, SCOPE_ENDS, Loop, PhiNode, join_lines
-from .ir_values import BOOL, LONG, POINTER, LaneValue, constant, llvm_scalar_type, llvm_vector_type, memory_dtype
+from .ir_values import BOOL, LONG, POINTER, DType, LaneValue, constant, llvm_scalar_type, llvm_vector_type, memory_dtype
+
+if TYPE_CHECKING:
+    from .lane_blocks import LaneBlocks
 
 # an infinite or NaN operand makes the result infinite or NaN: 0 * inf is NaN
 PROPAGATES_NONFINITE = ("fadd", "fsub", "fmul", "fneg")
@@ -55,11 +58,13 @@ class Writer:
         self.origins: dict[str, tuple] = {}  # condition or status integer -> how it was computed, see `predicates`
         self.implies_finite: dict[str, tuple[LaneValue, ...]] = {}  # x -> values that are finite if x is
         self.loops: list[Loop] = []  # loops around the current block, outermost first
-        self.sections: Any = None  # the `lane_blocks.LaneBlocks` of a program that computes blocks of lanes in sections
+        self.sections: LaneBlocks | None = (
+            None  # the `lane_blocks.LaneBlocks` of a program that computes blocks of lanes in sections
+        )
         self.depth: dict[str, int] = {}  # value -> number of loops around its instruction
         self._count = 0
 
-    def llvm_type(self, dtype: Any, is_vector: bool) -> str:
+    def llvm_type(self, dtype: DType, is_vector: bool) -> str:
         return llvm_vector_type(self.width, dtype) if is_vector else llvm_scalar_type(dtype)
 
     def type_of(self, x: LaneValue) -> str:
@@ -77,7 +82,7 @@ class Writer:
         return f"{prefix}{self._count}"
 
     def emit_value(
-        self, dtype: Any, is_vector: bool, what: str, operands: Sequence[LaneValue], instruction: str
+        self, dtype: DType, is_vector: bool, what: str, operands: Sequence[LaneValue], instruction: str
     ) -> LaneValue:
         """Emits an instruction without side effects, hoisted out of the loops in which it is invariant;
         returns its result.
@@ -144,7 +149,7 @@ class Writer:
         """Writes a line: an instruction with side effects, or with a name of its own."""
         self.lines.append(f"  {instruction}")
 
-    def op(self, name: str, *values: LaneValue, dtype: Any = None) -> LaneValue:
+    def op(self, name: str, *values: LaneValue, dtype: DType | None = None) -> LaneValue:
         """Emits an instruction whose operands have one type; its result has the same type,
         or ``dtype`` if that is given."""
         first = (operands := self.broadcast(values))[0]
@@ -165,7 +170,7 @@ class Writer:
         operands = self.broadcast(values)
         return self.lookup((name, tuple(x.name for x in operands), operands[0].dtype))
 
-    def convert(self, name: str, x: LaneValue, dtype: Any) -> LaneValue:
+    def convert(self, name: str, x: LaneValue, dtype: DType) -> LaneValue:
         instruction = f"{name} {self.typed_name(x)} to {self.llvm_type(dtype, x.is_vector)}"
         return self.emit_value(dtype, x.is_vector, name, [x], instruction)
 
@@ -177,7 +182,7 @@ class Writer:
         instruction = f"select {', '.join(map(self.typed_name, operands))}"
         return self.emit_value(yes.dtype, yes.is_vector, "select", operands, instruction)
 
-    def intrinsic(self, name: str, *values: LaneValue, dtype: Any = None, extra: str = "") -> LaneValue:
+    def intrinsic(self, name: str, *values: LaneValue, dtype: DType | None = None, extra: str = "") -> LaneValue:
         """Calls the intrinsic ``llvm.name`` on operands of one type; ``extra``: a further operand as text,
         such as "i1 false"."""
         operands = self.broadcast(values)
@@ -288,7 +293,7 @@ class Writer:
 
     # memory
 
-    def address(self, pointer: str, dtype: Any, *, is_vector: bool, place: LaneValue | str) -> str:
+    def address(self, pointer: str, dtype: DType, *, is_vector: bool, place: LaneValue | str) -> str:
         """Emits the address of the entry at position ``place`` of an array in memory; ``is_vector``: entries are
         vectors of ``width`` elements."""
         name = "%" + self.fresh_name("p")
@@ -296,14 +301,14 @@ class Writer:
         self.emit(f"{name} = getelementptr {self.llvm_type(memory_dtype(dtype), is_vector)}, ptr {pointer}, {at}")
         return name
 
-    def load(self, address: str, dtype: Any, is_vector: bool) -> LaneValue:
+    def load(self, address: str, dtype: DType, is_vector: bool) -> LaneValue:
         kept = memory_dtype(dtype)
         instruction = f"load {self.llvm_type(kept, is_vector)}, ptr {address}, align {kept.itemsize}"
         what = "load vector" if is_vector else "load"
         found = self.emit_value(kept, is_vector, what, [LaneValue(address, POINTER, False)], instruction)
         return found if kept == dtype else self.op("icmp ne", found, constant(0, kept), dtype=BOOL)
 
-    def gather(self, pointer: str, dtype: Any, places: LaneValue) -> LaneValue:
+    def gather(self, pointer: str, dtype: DType, places: LaneValue) -> LaneValue:
         """Emits the vector of the entries of an array at the given positions, all of which exist;
         entries have 4 or 8 bytes."""
         if self.width == 1:
@@ -325,7 +330,7 @@ class Writer:
         self.note_uses([x])
         self.emit(f"store {self.typed_name(x)}, ptr {address}, align {kept.itemsize}")
 
-    def reserve(self, count: int, dtype: Any, is_vector: bool) -> str:
+    def reserve(self, count: int, dtype: DType, is_vector: bool) -> str:
         """Reserves scratch memory, aligned to 64 bytes, for ``count`` scalars or vectors, and returns its pointer."""
         name = "%" + self.fresh_name("m")
         if is_vector and self.sections is not None:
@@ -442,7 +447,7 @@ class Writer:
         text = f"bitcast i{self.width} {part.name} to {self.llvm_type(BOOL, True)}"
         return self.emit_value(BOOL, True, f"mask of {self.width}", [part], text)
 
-    def phi(self, dtype: Any, is_vector: bool, sources: Sequence[tuple[LaneValue, str]]) -> LaneValue:
+    def phi(self, dtype: DType, is_vector: bool, sources: Sequence[tuple[LaneValue, str]]) -> LaneValue:
         """Emits a phi node; ``sources``: pairs of a value and the label of the block from which it comes."""
         found = LaneValue("%" + self.fresh_name(), np.dtype(dtype), is_vector)
         self.phi_nodes[found.name] = node = PhiNode(f"{found.name} = phi {self.type_of(found)}", [])

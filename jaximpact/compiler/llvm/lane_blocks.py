@@ -17,7 +17,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..limits import MIN_RECURRENCE, VECTORS_OF_A_BLOCK
 from ..scalar import Value
@@ -25,6 +25,9 @@ from .ir_lines import SCOPE_BEGINS, SCOPE_ENDS, Loop, PhiNode, flat_lines
 from .ir_values import LONG, LaneValue, constant, memory_dtype
 from .ir_writer import Writer
 from .lane_frames import VectorLoop
+
+if TYPE_CHECKING:
+    from .emitter import LLVMEmitter
 
 LINE_BYTES = 64  # of a cache line
 # Between two slots. With one line a store lies at the same place of a page as the next vector's load, which waits for
@@ -155,7 +158,7 @@ class LaneBlocks(VectorLoop):
 
     def loop(
         self,
-        e: Any,
+        e: LLVMEmitter,
         start: list[Value],
         varies: Sequence[bool],
         continues: Callable,

@@ -11,16 +11,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...jaxtools.jaxpr_types import Params
 from ..limits import MIN_DEAR_SIDE_BY_SIDE
 from ..scalar import is_constant, object_array
+from ..scalar.values import Scalar
 from .elementwise import LIBRARY
 from .exponential import FUNCTIONS
 from .ir_values import BOOL, LONG, LaneValue, constant, llvm_scalar_type
 from .ir_writer import Writer
+
+if TYPE_CHECKING:
+    from ..scalar.interpreter import ScalarInterpreter
+    from .emitter import LLVMEmitter
 
 # operations worth packing two entries for
 DEAR = {
@@ -67,7 +73,7 @@ def entries_of(pack: LaneValue, count: int) -> list[PackEntry]:
     return [PackEntry(pack, i) for i in range(count)]
 
 
-def pack_of(w: Writer, entries: Sequence[Any]) -> LaneValue:
+def pack_of(w: Writer, entries: Sequence[Scalar]) -> LaneValue:
     """Returns scalars, constant or not, as a pack, assembled if necessary;
     surplus places of the pack repeat the last scalar."""
     first = entries[0]
@@ -84,7 +90,7 @@ def pack_of(w: Writer, entries: Sequence[Any]) -> LaneValue:
     return known
 
 
-def adjacent(entries: Sequence[Any]) -> bool:
+def adjacent(entries: Sequence[Scalar]) -> bool:
     """Whether scalars are the first entries of a pack in this order, or need no instruction to form a pack, as they are
     all equal or constant."""
     first = entries[0]
@@ -104,8 +110,8 @@ def _assemble(w: Writer, entries: Sequence[Any]) -> LaneValue:
     """Assembles a pack from any scalars: from constants, by shuffles of the packs in which they lie,
     and by insertions of single scalars."""
     dtype = entries[0].dtype
-    sources: dict[Any, dict[int, int]] = {}  # pack -> place -> index in it
-    single: dict[int, Any] = {}
+    sources: dict[LaneValue, dict[int, int]] = {}  # pack -> place -> index in it
+    single: dict[int, LaneValue] = {}
     kind = llvm_scalar_type(dtype)
     if fixed := {i: i for i, x in enumerate(entries) if is_constant(x)}:
         numbers = ", ".join(
@@ -142,7 +148,7 @@ def shuffle(w: Writer, x: LaneValue, y: LaneValue, places: Sequence[int]) -> Lan
     return w.emit_value(x.dtype, True, f"shufflevector {mask}", [x, y], instruction)
 
 
-def operand(w: Writer, entries: Sequence[Any]) -> LaneValue:
+def operand(w: Writer, entries: Sequence[Scalar]) -> LaneValue:
     """Returns scalars as an operand of an instruction: as one scalar if all are the same, else as a pack."""
     first = entries[0]
     if all(x is first for x in entries) or all(
@@ -155,18 +161,23 @@ def operand(w: Writer, entries: Sequence[Any]) -> LaneValue:
 
 
 def elementwise(
-    e: Any, machine: Any, name: str, params: Any, structural: bool, arrays: Sequence[np.ndarray]
+    e: LLVMEmitter,
+    machine: ScalarInterpreter,
+    name: str,
+    params: Params | None,
+    structural: bool,
+    arrays: Sequence[np.ndarray],
 ) -> np.ndarray:
     """Emits an elementwise primitive on arrays of one shape, by packs where enough of the entries need an instruction.
 
     Arguments as in `scalar.values.Emitter.elementwise`; ``e`` is the emitter.
     """
-    found: list[Any] = []
+    found: list[Scalar] = []
     flat = [list(a.flat) for a in arrays]
     least = MIN_DEAR_SIDE_BY_SIDE if name in DEAR else e.w.width // 2 + 1
     for start, stop in chunks(arrays[0].shape, e.w.width):
         rows = [x[start:stop] for x in flat]
-        results = [machine.known(name, x, params, structural) for x in zip(*rows, strict=True)]
+        results: list[Any] = [machine.known(name, x, params, structural) for x in zip(*rows, strict=True)]
         open_places = [i for i, x in enumerate(results) if x is None]
         # where the entries already lie in packs, one instruction on all of them costs least
         if len(open_places) < (2 if any(isinstance(x[0], PackEntry) and adjacent(x) for x in rows) else least):
@@ -181,8 +192,8 @@ def elementwise(
 
 
 def reduce_entries(
-    w: Writer, combine: Callable[[LaneValue, LaneValue], LaneValue], entries: Sequence[Any], empty: Any
-) -> Any:
+    w: Writer, combine: Callable[[LaneValue, LaneValue], LaneValue], entries: Sequence[Scalar], empty: Scalar | None
+) -> Scalar:
     """Emits the reduction of scalars to one by ``combine``, pack by pack.
 
     ``empty``: neutral element that fills the last pack; None if a repeated entry does not change the result.
@@ -221,7 +232,7 @@ def transpose_packs(w: Writer, rows: list[LaneValue]) -> list[LaneValue]:
     return rows
 
 
-def can_permute(w: Writer, dtype: Any) -> bool:
+def can_permute(w: Writer, dtype: np.dtype) -> bool:
     """Whether the processor has an instruction for `permute`: of AVX-512,
     whose vectors alone hold eight numbers of eight bytes."""
     return w.hoists_vectors and w.width == 8 and np.dtype(dtype) == np.float64

@@ -16,10 +16,13 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.core import ShapedArray
+from jax.extend.core import ClosedJaxpr
+from jax.typing import ArrayLike
 
 from ...jaxtools.argument_checks import is_random_key, is_traced
 from ...jaxtools.jaxpr_tools import called_jaxpr, is_literal, scan_counts
+from ...jaxtools.jaxpr_types import AnyJaxpr, Equation, OpenJaxpr, Operand, Params
 from ...jaxtools.outlined import is_outlined
 
 # parameters of primitives that do not affect what is computed: rules for derivatives and batching, placement, names
@@ -53,7 +56,7 @@ class NoStableKey(Exception):
     """Raised for a parameter without a stable hash: the program then cannot be cached on disk."""
 
 
-def program_key(closed: Any, variables: Sequence[Any], *flags: Any) -> str | None:
+def program_key(closed: ClosedJaxpr, variables: Sequence[Operand], *flags: object) -> str | None:
     """Returns the cache key of the program of a closed jaxpr, or None if it has no stable key.
 
     ``variables``: inputs of the program. Values of other variables that the jaxpr closes over are part of the key;
@@ -80,7 +83,7 @@ def _sources() -> bytes:
     return found.digest()
 
 
-def _params(eqn: Any) -> dict[str, Any]:
+def _params(eqn: Equation) -> Params:
     """Returns the parameters of an equation that affect what is computed."""
     name = eqn.primitive.name
     if name == "call_hi_primitive":  # an operation that is kept whole stands for the jaxpr that it makes
@@ -93,14 +96,14 @@ def _params(eqn: Any) -> dict[str, Any]:
 class _ProgramHasher:
     """Hash of a program, accumulated part by part; variables are numbered in the order of their definition."""
 
-    def __init__(self, variables: Sequence[Any]) -> None:
+    def __init__(self, variables: Sequence[Operand]) -> None:
         self.parts: list[bytes] = [_sources()]
-        self.numbers: dict[Any, int] = {}
+        self.numbers: dict[Operand, int] = {}
         self.count = 0  # of definitions: a variable that two jaxprs share is defined in each of them
         self.inputs = set(variables)
         # number of each jaxpr by its id, and the jaxpr, which is kept alive so that its id stays its own
-        self.jaxpr_numbers: dict[int, tuple[int, Any]] = {}
-        self.kinds: dict[Any, str] = {}  # text by aval
+        self.jaxpr_numbers: dict[int, tuple[int, AnyJaxpr]] = {}
+        self.kinds: dict[ShapedArray, str] = {}  # text by aval
 
     def digest(self) -> str:
         return hashlib.sha256(b"\0".join(self.parts)).hexdigest()
@@ -123,7 +126,7 @@ class _ProgramHasher:
                 self.value(y)
         elif isinstance(x, ClosedJaxpr):
             self.closed_jaxpr(x)
-        elif isinstance(x, Jaxpr):
+        elif isinstance(x, OpenJaxpr):
             self.jaxpr(x)
         elif isinstance(x, enum.Enum):
             self.text(f"{type(x).__name__}.{x.name}")
@@ -142,7 +145,7 @@ class _ProgramHasher:
         else:
             raise NoStableKey(f"a {type(x).__name__}")
 
-    def array(self, x: Any) -> None:
+    def array(self, x: ArrayLike | np.generic) -> None:
         """Adds an array with its entries; NoStableKey for a tracer."""
         if is_traced(x):
             raise NoStableKey("a traced array")
@@ -152,14 +155,14 @@ class _ProgramHasher:
         self.text(f"array {x.dtype.str} {x.shape}")
         self.parts.append(x.tobytes())
 
-    def closed_jaxpr(self, closed: Any) -> None:
+    def closed_jaxpr(self, closed: ClosedJaxpr) -> None:
         """Adds a jaxpr and its constants, except those that are inputs of the program."""
         self.jaxpr(closed.jaxpr)
         for v, x in zip(closed.jaxpr.constvars, closed.consts, strict=True):
             if v not in self.inputs:
                 self.array(x)
 
-    def jaxpr(self, jaxpr: Any) -> None:
+    def jaxpr(self, jaxpr: AnyJaxpr) -> None:
         # a jaxpr that occurs again is not hashed again
         if id(jaxpr) in self.jaxpr_numbers:
             self.text(f"again {self.jaxpr_numbers[id(jaxpr)][0]}")
@@ -179,19 +182,19 @@ class _ProgramHasher:
             self.number_variables(eqn.outvars)
         self.operands(jaxpr.outvars)
 
-    def number_variables(self, variables: Sequence[Any]) -> None:
+    def number_variables(self, variables: Sequence[Operand]) -> None:
         """Numbers variables where they are defined, and adds their shapes and dtypes."""
         for v in variables:
             self.numbers[v] = self.count
             self.count += 1
             self.text(self.kind(v.aval))
 
-    def kind(self, aval: Any) -> str:
+    def kind(self, aval: ShapedArray) -> str:
         if aval not in self.kinds:
             self.kinds[aval] = f"{aval.dtype} {aval.shape}"
         return self.kinds[aval]
 
-    def operands(self, operands: Sequence[Any]) -> None:
+    def operands(self, operands: Sequence[Operand]) -> None:
         """Adds operands of an equation to the hash: the numbers of variables, the values of literals."""
         for v in operands:
             if is_literal(v):

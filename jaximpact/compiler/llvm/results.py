@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from . import arrays, packs
 from .arrays import LargeArray
 from .ir_values import LONG, LaneValue, constant
 from .ir_writer import Writer
+
+if TYPE_CHECKING:
+    from .emitter import LLVMEmitter
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +30,7 @@ class StreamEntry:
         number: number of the row, if the stream stores its rows one after the other (``by_row``), else None.
     """
 
-    x: Any
+    x: LaneValue
     stores: list
     place: str
     number: LaneValue | None = None
@@ -37,7 +40,7 @@ class StreamEntry:
         return self.x.dtype
 
 
-def store_result(e: Any, target: str, x: Value) -> bool:
+def store_result(e: LLVMEmitter, target: str, x: Value) -> bool:
     """Emits the stores of a program's result x at the pointer ``target``; returns whether it is a row of a stream."""
     w = e.w
     if isinstance(x, LargeArray):
@@ -63,14 +66,14 @@ def store_result(e: Any, target: str, x: Value) -> bool:
     return bool(rows)
 
 
-def _store_entry(e: Any, target: str, entry: LaneValue, x: LaneValue) -> None:
+def _store_entry(e: LLVMEmitter, target: str, entry: LaneValue, x: LaneValue) -> None:
     """Emits the store of a vector x, over lanes, as entry number ``entry`` of the result at the pointer ``target``."""
     w = e.w
     place = w.op("add", w.op("mul", entry, LaneValue("%row", LONG, False)), LaneValue("%lane", LONG, False))
     w.store(w.address(target, x.dtype, is_vector=False, place=place), x)
 
 
-def _store_row(e: Any, target: str, row: StreamEntry, entries: list) -> None:
+def _store_row(e: LLVMEmitter, target: str, row: StreamEntry, entries: list) -> None:
     """Writes the stores of the ``entries`` of a stream's row, at consecutive addresses,
     into the lines that the loop's body reserved for them.
 

@@ -12,15 +12,16 @@ import ctypes
 import hashlib
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import count as numbers_from
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
+from jax.typing import DTypeLike
 
 from ...jaxtools.operating_system import core_count
 from ...version import __version__ as version
@@ -28,6 +29,9 @@ from ..limits import MAX_STACK_BYTES, MIN_LANES_FOR_THREADS
 from .call import NativeProgram, compile_lanes, compile_or_in_turn
 from .jit import load_module
 from .lane_frames import FUNCTION_NAME
+
+if TYPE_CHECKING:
+    from .call import Jitted
 
 # offsets in bytes in structures of the C interface
 EXTENSION, API, CONTEXT, ARGUMENTS, RESULTS = 8, 16, 24, 72, 112  # XLA_FFI_CallFrame
@@ -37,19 +41,19 @@ OWN_VERSION, NEW_ERROR, GET_STREAM = 32, 48, 80  # XLA_FFI_Api
 INTERNAL = 13  # XLA_FFI_Error_Code_INTERNAL
 STABLE_PREFIX = "jaximpact_fixed_"  # prefix of the names of targets that are the same in every process
 _target_numbers = numbers_from()
-_targets: dict[Any, str] = {}
-_handlers: list[Any] = []  # kept alive for ever: XLA does not unregister handlers
+_targets: dict[Hashable, str] = {}
+_handlers: list[object] = []  # kept alive for ever: XLA does not unregister handlers
 
 
 def lane_target(
-    one: Any,
+    one: Jitted,
     members: Sequence,
     axes: Sequence[int | None],
     lanes: int | None,
     results: Sequence,
     turns: Callable[[Sequence[np.ndarray]], Sequence],
     before: int = 0,
-    **static: Any,
+    **static: Hashable,
 ) -> str:
     """Returns the name of the FFI target that runs a jitted function of one lane for all ``lanes``;
     registers it at the first call.
@@ -104,7 +108,11 @@ def lane_target(
 
 
 def register_target(
-    key: Any, make: Callable[[], Callable[[list, list], None]], shapes: Sequence, outputs: Sequence, lasts: bool = False
+    key: Hashable,
+    make: Callable[[], Callable[[list, list], None]],
+    shapes: Sequence,
+    outputs: Sequence,
+    lasts: bool = False,
 ) -> str:
     """Returns the name of the FFI target for ``key``, registered at the first call; it runs
     ``make()(operands, results)`` on numpy arrays.
@@ -131,7 +139,7 @@ def register_target(
 
 
 def register_frame_handler(
-    key: Any, run: Callable[[int], None], platform: str, *parts: Any, lasts: bool = False
+    key: Hashable, run: Callable[[int], None], platform: str, *parts: object, lasts: bool = False
 ) -> str:
     """Returns the name of the FFI target for ``key``, registered at the first call; it runs ``run(frame)`` with the
     address of XLA's call frame.
@@ -145,7 +153,7 @@ def register_frame_handler(
     return _register_handler(key, address, handler, *parts, lasts=lasts, platform=platform)
 
 
-def _register_handler(key: Any, address: int, *parts: Any, lasts: bool = False, platform: str = "cpu") -> str:
+def _register_handler(key: Hashable, address: int, *parts: object, lasts: bool = False, platform: str = "cpu") -> str:
     """Registers the handler function at an address as an FFI target for ``key``, and returns the target's name.
 
     ``parts``, ``lasts``: as in `register_frame_handler`.
@@ -231,7 +239,9 @@ def _call_api(api: int, offset: int, arguments: ctypes.Structure) -> int | None:
     return call(ctypes.addressof(arguments))
 
 
-def _buffer_kinds(kinds: Sequence[tuple[tuple[int, ...], Any]]) -> list[tuple[tuple[int, ...], np.dtype, Any]]:
+def _buffer_kinds(
+    kinds: Sequence[tuple[tuple[int, ...], DTypeLike]],
+) -> list[tuple[tuple[int, ...], np.dtype, Any]]:
     """Returns shape, dtype and type of the memory of buffers, from their shapes and dtypes."""
     found = []
     for shape, dtype in kinds:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .values import is_constant
+from ...jaxtools.jaxpr_types import Params
+from .values import Scalar, is_constant
+
+if TYPE_CHECKING:
+    from .interpreter import ScalarInterpreter
 
 FOLDED: dict[str, Callable] = {
     "add": np.add, "add_any": np.add, "sub": np.subtract, "neg": np.negative, "eq": np.equal, "ne": np.not_equal,
@@ -19,7 +23,7 @@ FOLDED: dict[str, Callable] = {
 }  # fmt: skip
 
 
-def fold(name: str, x: Sequence[Any], params: Any) -> Any:
+def fold(name: str, x: Sequence[Any], params: Params | None) -> Scalar | None:
     """Computes the result of the primitive ``name`` whose operands x are all constants;
     None if it has to be computed at run time.
 
@@ -27,7 +31,7 @@ def fold(name: str, x: Sequence[Any], params: Any) -> Any:
     """
     if name == "select_n":
         return x[1 + int(x[0])]
-    if name == "convert_element_type":
+    if name == "convert_element_type" and params is not None:
         new = np.dtype(params["new_dtype"])
         # a float beyond the range of the integers: XLA clamps it, numpy's result is undefined
         truncates = x[0].dtype.kind == "f" and new.kind in "iu"
@@ -42,19 +46,19 @@ def fold(name: str, x: Sequence[Any], params: Any) -> Any:
 # rules m, operands -> simplified result, or None if the operation stays; m is the interpreter
 
 
-def _is_value(x: Any, value: Any) -> bool:
+def _is_value(x: Scalar, value: int) -> bool:
     return is_constant(x) and x == value
 
 
-def _add(m: Any, x: Any, y: Any) -> Any:
+def _add(m: ScalarInterpreter, x: Scalar, y: Scalar) -> Scalar | None:
     return y if _is_value(x, 0) else x if _is_value(y, 0) else None
 
 
-def _sub(m: Any, x: Any, y: Any) -> Any:
+def _sub(m: ScalarInterpreter, x: Scalar, y: Scalar) -> Scalar | None:
     return m("neg", y) if _is_value(x, 0) else x if _is_value(y, 0) else None
 
 
-def _mul(m: Any, x: Any, y: Any) -> Any:
+def _mul(m: ScalarInterpreter, x: Scalar, y: Scalar) -> Scalar | None:
     if _is_value(x, 0) or _is_value(y, 1):
         return x
     if _is_value(y, 0) or _is_value(x, 1):
@@ -62,23 +66,23 @@ def _mul(m: Any, x: Any, y: Any) -> Any:
     return m("neg", y) if _is_value(x, -1) else m("neg", x) if _is_value(y, -1) else None
 
 
-def _div(m: Any, x: Any, y: Any) -> Any:
+def _div(m: ScalarInterpreter, x: Scalar, y: Scalar) -> Scalar | None:
     return x if _is_value(x, 0) or _is_value(y, 1) else None
 
 
-def _and(m: Any, x: Any, y: Any) -> Any:
+def _and(m: ScalarInterpreter, x: Scalar, y: Scalar) -> Scalar | None:
     if x.dtype != bool:
         return None
     return (y if x else x) if is_constant(x) else ((x if y else y) if is_constant(y) else None)
 
 
-def _or(m: Any, x: Any, y: Any) -> Any:
+def _or(m: ScalarInterpreter, x: Scalar, y: Scalar) -> Scalar | None:
     if x.dtype != bool:
         return None
     return (x if x else y) if is_constant(x) else ((y if y else x) if is_constant(y) else None)
 
 
-def _select(m: Any, which: Any, *cases: Any) -> Any:
+def _select(m: ScalarInterpreter, which: Scalar, *cases: Scalar) -> Scalar | None:
     if is_constant(which):
         return cases[min(max(int(which), 0), len(cases) - 1)]
     first = cases[0]

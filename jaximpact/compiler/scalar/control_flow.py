@@ -3,23 +3,28 @@ loops go to the emitter as functions."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
+from jax import Array
 
 from ...jaxtools.jaxpr_tools import scan_counts, varying_outvars
+from ...jaxtools.jaxpr_types import Equation
 from ...jaxtools.tables import table_entries
 from ..limits import MAX_OPS_WRITTEN_OUT
 from .cost import cost
 from .values import Value, all_constant, is_constant, scalar_array
 
+if TYPE_CHECKING:
+    from .interpreter import ScalarInterpreter
 
-def _varying_outputs(m: Any, eqn: Any, inputs: list[Value]) -> list[bool]:
+
+def _varying_outputs(m: ScalarInterpreter, eqn: Equation, inputs: list[Value]) -> list[bool]:
     return varying_outvars(eqn, [m.emitter.varies(x) for x in inputs])
 
 
-def while_loop(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
+def while_loop(m: ScalarInterpreter, eqn: Equation, inputs: list[Value]) -> list[Value]:
     p = eqn.params
     a, b = p["cond_nconsts"], p["body_nconsts"]
     cond_constants, body_constants, start = inputs[:a], inputs[a : a + b], inputs[a + b :]
@@ -30,7 +35,7 @@ def while_loop(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
     return m.emitter.loop(start, _varying_outputs(m, eqn, inputs), continues, body, prepare)
 
 
-def scan(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
+def scan(m: ScalarInterpreter, eqn: Equation, inputs: list[Value]) -> list[Value]:
     """Lowers a scan: writes out one of length 1 and a short one over constants, makes a counted loop of one without xs
     and ys, and leaves any other to `Emitter.scan`."""
     p = eqn.params
@@ -58,7 +63,7 @@ def scan(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
     return m.emitter.loop([zero, *start], flags, continues, body, prepare)[1:]
 
 
-def _is_short_over_constants(m: Any, eqn: Any, sequences: list[Value]) -> bool:
+def _is_short_over_constants(m: ScalarInterpreter, eqn: Equation, sequences: list[Value]) -> bool:
     """Whether a scan goes over tables, among others, and is short enough to be written out,
     without the terms that are zero."""
     p, most = eqn.params, m.emitter.max_scalars
@@ -67,11 +72,11 @@ def _is_short_over_constants(m: Any, eqn: Any, sequences: list[Value]) -> bool:
     return m.emitter.many and small and known and p["length"] * cost(p["jaxpr"], most) <= MAX_OPS_WRITTEN_OUT
 
 
-def table_rule(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
+def table_rule(m: ScalarInterpreter, eqn: Equation, inputs: list[Value]) -> list[Value]:
     return [m.constant(table_entries(**eqn.params))]
 
 
-def cond(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
+def cond(m: ScalarInterpreter, eqn: Equation, inputs: list[Value]) -> list[Value]:
     branches = eqn.params["branches"]
     which, *operands = inputs
     which, last = which.item(), len(branches) - 1
@@ -83,7 +88,7 @@ def cond(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
     return m.emitter.switch(m, which, branches, operands, avals, _varying_outputs(m, eqn, inputs))
 
 
-def linear_solve(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
+def linear_solve(m: ScalarInterpreter, eqn: Equation, inputs: list[Value]) -> list[Value]:
     """Lowers `lax.custom_linear_solve`: evaluates its function ``solve`` on the right side,
     as only values are needed."""
     # constants of matvec, vecmat, solve and transpose_solve, in this order, before the right side
@@ -92,18 +97,18 @@ def linear_solve(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
     return m.run(eqn.params["jaxprs"].solve, [*parts[2], *parts[4]])
 
 
-def custom_root(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
+def custom_root(m: ScalarInterpreter, eqn: Equation, inputs: list[Value]) -> list[Value]:
     """Lowers `lax.custom_root` of newer versions of jax, whose equation holds an object with a method ``expand``
     that computes the results."""
     primitive = eqn.params["_prim"]
 
-    def flat(*leaves: Any) -> list:
+    def flat(*leaves: Array) -> list:
         return jax.tree.leaves(primitive.expand(*jax.tree.unflatten(primitive.in_tree, leaves)))
 
     return m.run(jax.make_jaxpr(flat)(*(v.aval for v in eqn.invars)), inputs)
 
 
-def platform_index(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
+def platform_index(m: ScalarInterpreter, eqn: Equation, inputs: list[Value]) -> list[Value]:
     """Lowers the index of the branch of `lax.platform_dependent`: that of the default branch,
     which computes the same as all others."""
     return [scalar_array(np.int32(eqn.params["platforms"].index(None)))]

@@ -9,36 +9,40 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial, reduce
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .values import Value, is_constant, object_array, scalar_array, split_constant
+from ...jaxtools.jaxpr_types import Equation, Params
+from .values import Scalar, Value, is_constant, object_array, scalar_array, split_constant
+
+if TYPE_CHECKING:
+    from .interpreter import ScalarInterpreter
 
 
-def _move_rule(move: Callable[[Any, np.ndarray], Any]) -> Callable:
+def _move_rule(move: Callable[[Params, np.ndarray], np.ndarray]) -> Callable:
     """Returns the rule of a primitive with one operand, which calls ``move(params, array)``."""
     return lambda m, eqn, inputs: [move(eqn.params, inputs[0])]
 
 
-def _broadcast(p: Any, x: np.ndarray) -> np.ndarray:
+def _broadcast(p: Params, x: np.ndarray) -> np.ndarray:
     shape = [1] * len(p["shape"])
     for axis, n in zip(p["broadcast_dimensions"], x.shape, strict=True):
         shape[axis] = n
     return np.broadcast_to(x.reshape(shape), p["shape"])
 
 
-def _slice(p: Any, x: np.ndarray) -> np.ndarray:
+def _slice(p: Params, x: np.ndarray) -> np.ndarray:
     steps = p["strides"] or (1,) * x.ndim
     return x[tuple(map(slice, p["start_indices"], p["limit_indices"], steps))]
 
 
-def _split(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
+def _split(m: ScalarInterpreter, eqn: Equation, inputs: Sequence[Value]) -> list[Value]:
     sizes, axis = eqn.params["sizes"], eqn.params["axis"]
     return list(np.split(inputs[0], np.cumsum(sizes)[:-1], axis))
 
 
-def _pad(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
+def _pad(m: ScalarInterpreter, eqn: Equation, inputs: Sequence[Value]) -> list[Value]:
     x, value = inputs
     for axis, (low, high, inside) in enumerate(eqn.params["padding_config"]):
         x = np.moveaxis(x, axis, 0)
@@ -53,13 +57,13 @@ def _pad(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
     return [x]
 
 
-def _empty(m: Any, eqn: Any, inputs: list[np.ndarray]) -> list[np.ndarray]:
+def _empty(m: ScalarInterpreter, eqn: Equation, inputs: list[np.ndarray]) -> list[np.ndarray]:
     """Rule for uninitialised arrays, which are filled with zeros."""
     a = eqn.outvars[0].aval
     return [split_constant(np.zeros(a.shape, a.dtype))]
 
 
-def _iota(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
+def _iota(m: ScalarInterpreter, eqn: Equation, inputs: Sequence[Value]) -> list[Value]:
     p = eqn.params
     shape, axis = p["shape"], p["dimension"]
     along = np.arange(shape[axis]).astype(p["dtype"]).reshape([-1 if i == axis else 1 for i in range(len(shape))])
@@ -69,7 +73,7 @@ def _iota(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
 # slices with start indices that may be no constants
 
 
-def slice_at(m: Any, x: np.ndarray, starts: Sequence[Any], sizes: Sequence[int]) -> np.ndarray:
+def slice_at(m: ScalarInterpreter, x: np.ndarray, starts: Sequence[Scalar], sizes: Sequence[int]) -> np.ndarray:
     """Returns the slice of x with ``sizes`` entries along its axes from ``starts``;
     these are clamped so that the slice lies within x."""
     for axis, (start, size) in enumerate(zip(starts, sizes, strict=True)):
@@ -85,24 +89,26 @@ def slice_at(m: Any, x: np.ndarray, starts: Sequence[Any], sizes: Sequence[int])
     return x
 
 
-def _dynamic_slice(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
+def _dynamic_slice(m: ScalarInterpreter, eqn: Equation, inputs: Sequence[Value]) -> list[Value]:
     x, *starts = inputs
     return [slice_at(m, x, [s.item() for s in starts], eqn.params["slice_sizes"])]
 
 
-def _dynamic_update_slice(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
+def _dynamic_update_slice(m: ScalarInterpreter, eqn: Equation, inputs: Sequence[Value]) -> list[Value]:
     x, update, *starts = inputs
     last = [n - size for n, size in zip(x.shape, update.shape, strict=True)]
     starts = [clip_start(m, s.item(), n) for s, n in zip(starts, last, strict=True)]
     return [update_window(m, x, starts, update, lambda old, new: new)]
 
 
-def clip_start(m: Any, start: Any, last: int) -> Any:
+def clip_start(m: ScalarInterpreter, start: Scalar, last: int) -> Scalar:
     """Returns a start index clamped to 0 ... ``last``."""
     return m("clamp", start.dtype.type(0), start, start.dtype.type(last))
 
 
-def update_window(m: Any, x: np.ndarray, starts: Sequence[Any], window: np.ndarray, combine: Callable) -> np.ndarray:
+def update_window(
+    m: ScalarInterpreter, x: np.ndarray, starts: Sequence[Scalar], window: np.ndarray, combine: Callable
+) -> np.ndarray:
     """Returns a copy of x with ``combine(old, new)`` in the window that begins at ``starts``,
     where old is in x and new in ``window``.
 
@@ -132,7 +138,7 @@ def _window_starts(indices: np.ndarray, axes: Sequence[int], batch: Sequence[tup
     of ``indices``); ``rank``: number of axes of the array.
     """
     for where in np.ndindex(indices.shape[:-1]):
-        starts: list[Any] = [np.int32(0)] * rank
+        starts: list[Scalar] = [np.int32(0)] * rank
         for axis, i in zip(axes, indices[where], strict=True):
             starts[axis] = i
         for axis, place in batch:
@@ -140,11 +146,11 @@ def _window_starts(indices: np.ndarray, axes: Sequence[int], batch: Sequence[tup
         yield where, starts
 
 
-def _has_mode(eqn: Any, *names: str) -> bool:
+def _has_mode(eqn: Equation, *names: str) -> bool:
     return any(name in str(eqn.params["mode"]).upper() for name in names)
 
 
-def _gather(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
+def _gather(m: ScalarInterpreter, eqn: Equation, inputs: Sequence[Value]) -> list[Value]:
     x, indices = inputs
     n, sizes, dtype = eqn.params["dimension_numbers"], eqn.params["slice_sizes"], eqn.outvars[0].aval.dtype
     gone = (*n.collapsed_slice_dims, *n.operand_batching_dims)
@@ -168,13 +174,13 @@ def _gather(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
     return [found.transpose(order)]
 
 
-def replaces_entries(p: Any) -> bool:
+def replaces_entries(p: Params) -> bool:
     """Whether a scatter overwrites entries, rather than combining old and new ones by its ``update_jaxpr``."""
     jaxpr = p["update_jaxpr"]
     return jaxpr is None or (not jaxpr.eqns and list(jaxpr.outvars) == list(jaxpr.invars[1:]))
 
 
-def combine_entry(m: Any, p: Any, old: Any, new: Any) -> Any:
+def combine_entry(m: ScalarInterpreter, p: Params, old: Scalar, new: Scalar) -> Scalar:
     """Returns the entry that a scatter with the parameters p computes by its ``update_jaxpr``
     from the old and the new one."""
     return m.evaluate(
@@ -189,7 +195,7 @@ def _scatter_rule(name: str) -> Callable:
     Windows that are not wholly inside the array are skipped or, in mode CLIP, moved inside.
     """
 
-    def rule(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
+    def rule(m: ScalarInterpreter, eqn: Equation, inputs: Sequence[Value]) -> list[Value]:
         x, indices, updates = inputs
         n = eqn.params["dimension_numbers"]
         gone = (*n.inserted_window_dims, *n.operand_batching_dims)

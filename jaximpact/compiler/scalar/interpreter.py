@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import NoReturn
 
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
+from jax.extend.core import ClosedJaxpr
+from jax.typing import ArrayLike
 
 from ...jaxtools.argument_checks import is_traced
 from ...jaxtools.jaxpr_tools import (
@@ -22,12 +25,13 @@ from ...jaxtools.jaxpr_tools import (
     remember_by_jaxpr,
     value_equations,
 )
+from ...jaxtools.jaxpr_types import AnyJaxpr, Equation, Operand, Params
 from ...jaxtools.outlined import is_cold, is_outlined
 from ..limits import MAX_SELECTED_ENTRIES, MAX_SELECTED_ENTRIES_OF_A_LANE, MAX_SORTED_SCALARS
 from . import control_flow, indexing, linear_algebra, reductions
 from .constant_folding import SIMPLIFIED, fold
 from .cost import is_large
-from .values import Emitter, Unsupported, Value, all_constant, is_constant, object_array, split_constant
+from .values import Emitter, Scalar, Unsupported, Value, all_constant, is_constant, object_array, split_constant
 
 RULES: dict[str, Callable] = indexing.RULES | reductions.RULES | linear_algebra.RULES
 # primitives with index operands, which may be no constants
@@ -40,7 +44,7 @@ class NeedsInstruction(Exception):
     """Raised where an operation would need an instruction even after simplification."""
 
 
-def _no_instruction(*_: Any, **__: Any) -> Any:
+def _no_instruction(*_: object, **__: object) -> NoReturn:
     raise NeedsInstruction
 
 
@@ -53,12 +57,12 @@ class ScalarInterpreter:
 
     def __init__(self, emitter: Emitter) -> None:
         self.emitter = emitter
-        self.input_values: dict[Any, Value] = {}
+        self.input_values: dict[Operand, Value] = {}
         self.passing: frozenset = frozenset()  # `passing_values` of the jaxpr that is evaluated
         # results of equations that `prepare` evaluated, by the equation and its inputs
         self.prepared: dict[int, dict[tuple, list[Value]]] = {}
 
-    def __call__(self, name: str, *x: Any, params: Any = None, structural: bool = True) -> Any:
+    def __call__(self, name: str, *x: Scalar, params: Params | None = None, structural: bool = True) -> Scalar:
         """Applies the elementwise primitive ``name`` to scalars: folds or simplifies it, else emits it.
 
         ``structural``: whether a constant 0 comes from a sparse tangent, so that 0 * x may be dropped. If False, 0 * x
@@ -66,7 +70,7 @@ class ScalarInterpreter:
         """
         return self.apply(name, x, params, structural)
 
-    def apply(self, name: str, x: Sequence[Any], params: Any = None, structural: bool = True) -> Any:
+    def apply(self, name: str, x: Sequence[Scalar], params: Params | None = None, structural: bool = True) -> Scalar:
         """As a call, with the scalars in a sequence."""
         constants = [isinstance(y, np.generic) for y in x]
         if False not in constants:
@@ -79,7 +83,7 @@ class ScalarInterpreter:
                 return found
         return self.emitter.op(name, params, *x)
 
-    def known(self, name: str, x: Sequence[Any], params: Any, structural: bool) -> Any:
+    def known(self, name: str, x: Sequence[Scalar], params: Params | None, structural: bool) -> Scalar | None:
         """Returns the result of the elementwise primitive ``name`` of scalars x if it needs no instruction,
         else None."""
         constants = list(map(is_constant, x))
@@ -92,7 +96,9 @@ class ScalarInterpreter:
         except NeedsInstruction:
             return None
 
-    def elementwise(self, name: str, *arrays: np.ndarray, params: Any = None, structural: bool = True) -> np.ndarray:
+    def elementwise(
+        self, name: str, *arrays: np.ndarray, params: Params | None = None, structural: bool = True
+    ) -> np.ndarray:
         """Applies an elementwise primitive to arrays of scalars, which are broadcast against each other."""
         if any(x.shape != arrays[0].shape for x in arrays):
             arrays = np.broadcast_arrays(*arrays)
@@ -101,18 +107,18 @@ class ScalarInterpreter:
         entries = zip(*(a.flat for a in arrays), strict=True)
         return object_array(arrays[0].shape, (self.apply(name, x, params, structural) for x in entries))
 
-    def run(self, jaxpr: Any, values: Sequence[Value]) -> list[Value]:
+    def run(self, jaxpr: AnyJaxpr, values: Sequence[Value]) -> list[Value]:
         """Evaluates a jaxpr, open or closed, and returns its outputs for the inputs ``values``."""
         closed = as_closed(jaxpr)
         pairs = zip(closed.jaxpr.constvars, closed.consts, strict=True)
         constants = [self.input_values[v] if v in self.input_values else self.constant(x) for v, x in pairs]
         return self.evaluate(closed.jaxpr, constants, values)
 
-    def constant(self, x: Any) -> Value:
+    def constant(self, x: ArrayLike) -> Value:
         """Returns a constant array as an array of scalars if it is small, else as a constant of the emitter."""
         return split_constant(x) if np.size(x) <= self.emitter.max_scalars else self.emitter.constant(np.asarray(x))
 
-    def evaluate(self, jaxpr: Any, constants: Sequence[Value], values: Sequence[Value]) -> list[Value]:
+    def evaluate(self, jaxpr: AnyJaxpr, constants: Sequence[Value], values: Sequence[Value]) -> list[Value]:
         """Evaluates an open jaxpr, and returns its outputs for given values of its constants and inputs."""
         env: dict = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *values], strict=True))
         read = reader(env, lambda v: split_constant(np.asarray(v.val, v.aval.dtype)))
@@ -124,7 +130,7 @@ class ScalarInterpreter:
             env.update(zip(eqn.outvars, self.apply_equation(eqn, values), strict=True))
         return [read(v) for v in jaxpr.outvars]
 
-    def prepare(self, jaxpr: Any, values: Sequence[Value | None], cold: bool = False) -> list[Value | None]:
+    def prepare(self, jaxpr: AnyJaxpr, values: Sequence[Value | None], cold: bool = False) -> list[Value | None]:
         """Evaluates what in a jaxpr depends only on the inputs that are not None, and returns its outputs,
         None for the others.
 
@@ -158,7 +164,7 @@ class ScalarInterpreter:
             env.update(zip(eqn.outvars, found, strict=True))
         return [read(v) for v in closed.jaxpr.outvars]
 
-    def is_in_place(self, eqn: Any) -> bool:
+    def is_in_place(self, eqn: Equation) -> bool:
         """Whether the code of an outlined call stands where it is called."""
         return self.emitter.is_in_place(as_closed(called_jaxpr(eqn)))
 
@@ -174,7 +180,7 @@ class ScalarInterpreter:
         most = MAX_SELECTED_ENTRIES if self.emitter.pack == 1 else MAX_SELECTED_ENTRIES_OF_A_LANE
         return inputs[0].size > most and not all(map(all_constant, places))
 
-    def is_sparse(self, eqn: Any, inputs: list[Value]) -> bool:
+    def is_sparse(self, eqn: Equation, inputs: list[Value]) -> bool:
         """Whether an equation is a product of small matrices that has few enough terms for scalars,
         without the terms with a constant zero."""
         most = self.emitter.max_scalars
@@ -187,7 +193,7 @@ class ScalarInterpreter:
             return False
         return reductions.count_products(eqn, inputs) <= most
 
-    def apply_equation(self, eqn: Any, inputs: list[Value]) -> list[Value]:
+    def apply_equation(self, eqn: Equation, inputs: list[Value]) -> list[Value]:
         """Returns the results of an equation by the rule of its primitive;
         takes a primitive without a rule for an elementwise one.
 
@@ -218,7 +224,7 @@ class ScalarInterpreter:
                 raise
             return self.run(closed, inputs)
 
-    def apply_rule(self, eqn: Any, inputs: list[Value]) -> list[Value]:
+    def apply_rule(self, eqn: Equation, inputs: list[Value]) -> list[Value]:
         """Returns the results of an equation that is no call, loop or branch, as `apply_equation`."""
         name = eqn.primitive.name
         large = is_large(eqn, self.emitter.max_scalars) and not self.is_sparse(eqn, inputs)
@@ -252,7 +258,7 @@ def _broadcast_shape(values: Sequence[Value]) -> tuple | None:
 
 
 @remember_by_jaxpr
-def passing_values(jaxpr: Any) -> frozenset:
+def passing_values(jaxpr: AnyJaxpr) -> frozenset:
     """Returns the variables of a jaxpr that are read only once, by an elementwise operation or a reduction.
 
     They need no memory, as such an equation reads each entry once.
@@ -265,7 +271,7 @@ def passing_values(jaxpr: Any) -> frozenset:
     return frozenset(v for eqn in readers for v in eqn.invars if not is_literal(v) and uses[v] == 1)
 
 
-def program_inputs(closed: Any) -> tuple[list, list]:
+def program_inputs(closed: ClosedJaxpr) -> tuple[list, list]:
     """Returns the input variables of the program of a closed jaxpr, and the values of those
     inputs that the jaxpr closes over.
 
@@ -277,5 +283,5 @@ def program_inputs(closed: Any) -> tuple[list, list]:
     return [*closed.jaxpr.invars, *captured], [*captured.values()]
 
 
-def _is_input(constant: Any) -> bool:
+def _is_input(constant: Array | np.ndarray) -> bool:
     return is_traced(constant) or jnp.issubdtype(constant.dtype, jnp.inexact)

@@ -7,21 +7,25 @@ vector of entries of an array that one instruction computes side by side.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from ...jaxtools.jaxpr_types import Equation, Params
 from .reductions import sum_entries
-from .values import Value, object_array, scalar_array
+from .values import Scalar, Value, object_array, scalar_array
+
+if TYPE_CHECKING:
+    from .interpreter import ScalarInterpreter
 
 
 def batch_rule(rule: Callable) -> Callable:
     """Returns a rule for matrices with leading batch axes, which applies a rule for one matrix to each of them."""
 
-    def batched_rule(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
+    def batched_rule(m: ScalarInterpreter, eqn: Equation, inputs: Sequence[Value]) -> list[Value]:
         lead = eqn.invars[0].aval.shape[:-2]
         if not lead:
             return rule(m, eqn, inputs)
@@ -32,17 +36,19 @@ def batch_rule(rule: Callable) -> Callable:
     return batched_rule
 
 
-def _subtract_products(m: Any, x: Any, products: Sequence[tuple[Any, Any]], dtype: Any) -> Any:
+def _subtract_products(
+    m: ScalarInterpreter, x: Scalar, products: Sequence[tuple[Scalar, Scalar]], dtype: np.dtype
+) -> Scalar:
     """Returns x minus the sum of y z over the pairs (y, z) in ``products``."""
     return m("sub", x, sum_entries(m, [m("mul", y, z) for y, z in products], dtype))
 
 
-def _cholesky(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
+def _cholesky(m: ScalarInterpreter, eqn: Equation, inputs: Sequence[Value]) -> list[Value]:
     (a,) = inputs
     n, dtype = len(a), eqn.outvars[0].aval.dtype
     if 2 * n > m.emitter.pack > 1:
         return [_cholesky_side_by_side(m, a, dtype)]
-    failed = np.bool_(False)
+    failed: Scalar = np.bool_(False)
     low = object_array(a.shape, [dtype.type(0)] * a.size)
     for i in range(n):
         for j in range(i + 1):
@@ -53,15 +59,15 @@ def _cholesky(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
     return [m.elementwise("select_n", scalar_array(failed), low, scalar_array(dtype.type(np.nan)))]
 
 
-def _aligned(m: Any, i: int) -> int:
+def _aligned(m: ScalarInterpreter, i: int) -> int:
     """Returns the index of the first entry of the pack that contains entry i of a row."""
     return i - i % m.emitter.pack
 
 
-def _cholesky_side_by_side(m: Any, a: np.ndarray, dtype: Any) -> np.ndarray:
+def _cholesky_side_by_side(m: ScalarInterpreter, a: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """Returns the Cholesky factor, computed by packs along the rows of its transpose."""
     n: int = len(a)
-    failed: Any = np.bool_(False)
+    failed: Scalar = np.bool_(False)
     rows = [a[:, k].copy() for k in range(n)]
     for k, row in enumerate(rows):
         failed, first = m("or", failed, m("le", row[k], dtype.type(0))), _aligned(m, k)
@@ -77,7 +83,9 @@ def _cholesky_side_by_side(m: Any, a: np.ndarray, dtype: Any) -> np.ndarray:
     return low
 
 
-def _triangular_solve_side_by_side(m: Any, a: np.ndarray, b: np.ndarray, lower: bool, unit: bool) -> np.ndarray:
+def _triangular_solve_side_by_side(
+    m: ScalarInterpreter, a: np.ndarray, b: np.ndarray, lower: bool, unit: bool
+) -> np.ndarray:
     """Returns the solution x (n, k) of a x = b for triangular a, computed by packs along the k right sides, or along
     the equations if k is small.
 
@@ -102,7 +110,7 @@ def _triangular_solve_side_by_side(m: Any, a: np.ndarray, b: np.ndarray, lower: 
     return found
 
 
-def _triangular_solve(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
+def _triangular_solve(m: ScalarInterpreter, eqn: Equation, inputs: Sequence[Value]) -> list[Value]:
     a, b = inputs
     p, dtype = eqn.params, eqn.outvars[0].aval.dtype
     lower = p["lower"] != p["transpose_a"]
@@ -121,12 +129,13 @@ def _triangular_solve(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
     return [x if p["left_side"] else x.T]
 
 
-def _lu(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
+def _lu(m: ScalarInterpreter, eqn: Equation, inputs: Sequence[Value]) -> list[Value]:
     """Rule for LU with partial pivoting; rows are exchanged by selections,
     since the row of the pivot is not known at compile time."""
     a, dtype = inputs[0].copy(), eqn.outvars[0].aval.dtype
     n = len(a)
-    permutation, pivots = [np.int32(i) for i in range(n)], []
+    permutation, pivots = [np.int32(i) for i in range(n)], list[Scalar]()
+    where: Scalar
     order = object_array((n,), permutation)
     for k in range(min(a.shape)):
         best, where = m("abs", a[k, k]), np.int32(k)
@@ -141,7 +150,7 @@ def _lu(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
                 top, bottom = x[k].copy(), x[i].copy()
                 x[k], x[i] = m.elementwise("select_n", swap, top, bottom), m.elementwise("select_n", swap, bottom, top)
         # in a column of zeros the divisor is 1, and the multipliers are 0
-        pivot = m("select_n", m("eq", a[k, k], dtype.type(0)), a[k, k], dtype.type(1)) if k + 1 < n else None
+        pivot = m("select_n", m("eq", a[k, k], dtype.type(0)), a[k, k], dtype.type(1)) if k + 1 < n else dtype.type(1)
         for i in range(k + 1, n):
             a[i, k] = m("div", a[i, k], pivot)
             a[i, k + 1 :] = m.elementwise(
@@ -150,7 +159,7 @@ def _lu(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
     return [a, object_array((len(pivots),), pivots), order]
 
 
-def _semidefinite_inverse(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
+def _semidefinite_inverse(m: ScalarInterpreter, eqn: Equation, inputs: Sequence[Value]) -> list[Value]:
     """Rule for the primitive of `jaxtools.semidefinite`, inverse and pivots,
     computed on half of the symmetric matrix."""
     (a,), dtype, cut = inputs, eqn.outvars[0].aval.dtype, eqn.params["cut"]
@@ -171,11 +180,11 @@ def _semidefinite_inverse(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Val
     return [inverse, pivots]
 
 
-def rule_from_jax(function: Callable[[Any], Callable]) -> Callable:
+def rule_from_jax(function: Callable[[Params], Callable]) -> Callable:
     """Returns a rule that traces the jax function ``function(params)`` on the operands' avals,
     and interprets its jaxpr."""
 
-    def rule(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
+    def rule(m: ScalarInterpreter, eqn: Equation, inputs: Sequence[Value]) -> list[Value]:
         flat = lambda *x: jax.tree.leaves(function(eqn.params)(*x))
         return m.run(jax.make_jaxpr(flat)(*(v.aval for v in eqn.invars)), inputs)
 
@@ -185,7 +194,7 @@ def rule_from_jax(function: Callable[[Any], Callable]) -> Callable:
 SWEEPS = 12  # of Jacobi's method, which converges quadratically: 6 to 8 sufficed
 
 
-def _eigh(p: Any) -> Callable:
+def _eigh(p: Params) -> Callable:
     """Returns a jax function of a symmetric matrix that computes (eigenvectors, eigenvalues) by
     Jacobi's method with cyclic sweeps.
 
@@ -209,7 +218,7 @@ def _eigh(p: Any) -> Callable:
         lower = jnp.tril(a) if p["lower"] else jnp.triu(a).T
         a = lower + jnp.tril(lower, -1).T
 
-        def sweep(_: Any, now: tuple[Array, Array]) -> tuple[Array, Array]:
+        def sweep(_: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
             for i in range(n):
                 for j in range(i + 1, n):
                     now = rotate(*now, i, j)
@@ -223,7 +232,7 @@ def _eigh(p: Any) -> Callable:
     return decompose
 
 
-def _permutation(p: Any) -> Callable:
+def _permutation(p: Params) -> Callable:
     """Returns a jax function of the pivots (..., k) of an LU decomposition that makes the
     permutation (..., n) of its rows."""
 

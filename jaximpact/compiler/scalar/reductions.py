@@ -9,16 +9,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
 from jax import lax
+from jax.extend.core import ClosedJaxpr
 
-from .values import Unsupported, Value, is_constant, object_array, scalar_array
+from ...jaxtools.jaxpr_types import Equation
+from .values import Scalar, Unsupported, Value, is_constant, object_array, scalar_array
+
+if TYPE_CHECKING:
+    from .interpreter import ScalarInterpreter
 
 
-def sum_entries(m: Any, entries: Iterable[Any], dtype: Any) -> Any:
+def sum_entries(m: ScalarInterpreter, entries: Iterable[Scalar], dtype: np.dtype) -> Scalar:
     """Returns the sum of scalars, added from left to right; of booleans, whether any is true."""
     add = "or" if np.dtype(dtype) == bool else "add"
     return reduce(lambda x, y: m.apply(add, (x, y)), entries, np.dtype(dtype).type(0))
@@ -34,7 +39,7 @@ def arrange_axes(x: Value, batch: Sequence[int], contract: Sequence[int], last: 
     return [*batch, *free, *contract] if last else [*batch, *contract, *free], [x.shape[i] for i in free]
 
 
-def in_one_type(eqn: Any) -> Any:
+def in_one_type(eqn: Equation) -> ClosedJaxpr:
     """Returns the jaxpr of a dot_general of several types, with a product in one type: the result's, or that of an
     operand with more digits."""
     *kinds, result = (v.aval.dtype for v in (*eqn.invars, *eqn.outvars))
@@ -45,7 +50,7 @@ def in_one_type(eqn: Any) -> Any:
     return jax.make_jaxpr(of)(*(v.aval for v in eqn.invars))
 
 
-def _dot_general(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
+def _dot_general(m: ScalarInterpreter, eqn: Equation, inputs: Sequence[Value]) -> list[Value]:
     (contract_a, contract_b), (batch_a, batch_b) = eqn.params["dimension_numbers"]
     dtype = eqn.outvars[0].aval.dtype
     order_a, rows = arrange_axes(inputs[0], batch_a, contract_a, True)
@@ -66,7 +71,7 @@ def _dot_general(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
     return [object_array((*batch, *rows, *columns), sums)]
 
 
-def count_products(eqn: Any, inputs: Sequence[Value]) -> int:
+def count_products(eqn: Equation, inputs: Sequence[Value]) -> int:
     """Returns the number of products in a dot_general that have no constant zero as a factor."""
     (contract_a, contract_b), (batch_a, batch_b) = eqn.params["dimension_numbers"]
     counts = []
@@ -78,7 +83,7 @@ def count_products(eqn: Any, inputs: Sequence[Value]) -> int:
     return int(np.sum(counts[0] * counts[1]))
 
 
-def product_side_by_side(m: Any, x: np.ndarray, y: np.ndarray, dtype: Any) -> np.ndarray:
+def product_side_by_side(m: ScalarInterpreter, x: np.ndarray, y: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """Returns the product x y of x (r, n) and y (n, c), computed side by side along the axis that
     takes the fewest instructions."""
     (rows, n), columns, pack = x.shape, y.shape[1], m.emitter.pack
@@ -108,12 +113,12 @@ def product_side_by_side(m: Any, x: np.ndarray, y: np.ndarray, dtype: Any) -> np
             for i, j in np.ndindex(rows, columns)
         )
         return object_array((rows, columns), sums)
-    terms = lambda i, j: [m.apply("mul", pair) for pair in zip(x[i], y[:, j], strict=True)]
-    sums = (sum_entries(m, terms(i, j), dtype) for i, j in np.ndindex(rows, columns))
+    products = lambda i, j: [m.apply("mul", pair) for pair in zip(x[i], y[:, j], strict=True)]
+    sums = (sum_entries(m, products(i, j), dtype) for i, j in np.ndindex(rows, columns))
     return object_array((rows, columns), sums)
 
 
-def _by_columns(m: Any, x: np.ndarray, y: np.ndarray, dtype: Any) -> np.ndarray:
+def _by_columns(m: ScalarInterpreter, x: np.ndarray, y: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """Returns the product x y of matrices, with the sums in a row of it computed side by side,
     each from left to right."""
     found = np.empty((len(x), y.shape[1]), object)
@@ -127,7 +132,7 @@ def _by_columns(m: Any, x: np.ndarray, y: np.ndarray, dtype: Any) -> np.ndarray:
     return found
 
 
-def sum_side_by_side(m: Any, entries: Sequence[Any], dtype: Any) -> Any:
+def sum_side_by_side(m: ScalarInterpreter, entries: Sequence[Scalar], dtype: np.dtype) -> Scalar:
     """Returns the sum of scalars, or of booleans whether any is true; leaves constant zeros out,
     and adds the others side by side."""
     entries = [x for x in entries if not (is_constant(x) and x == 0)]
@@ -137,7 +142,7 @@ def sum_side_by_side(m: Any, entries: Sequence[Any], dtype: Any) -> Any:
     return m.emitter.reduction("or" if kind == np.dtype(bool) else "add", entries, kind.type(0))
 
 
-def without_repetition(name: str, entries: Iterable[Any]) -> list:
+def without_repetition(name: str, entries: Iterable[Scalar]) -> list:
     """Returns the ``entries`` that a reduction by the primitive ``name`` needs: all,
     but for max and min only the last one of equal constants.
 
@@ -150,7 +155,7 @@ def without_repetition(name: str, entries: Iterable[Any]) -> list:
     return [x for i, x in enumerate(every) if not is_constant(x) or last[x.tobytes()] == i]
 
 
-def _reduce_side_by_side(m: Any, name: str, x: np.ndarray) -> Any:
+def _reduce_side_by_side(m: ScalarInterpreter, name: str, x: np.ndarray) -> Sequence[Scalar] | np.ndarray:
     """Returns the reductions (r,) of the rows of x (r, n), n > 0: several rows side by side, or if they are few,
     the entries of each row."""
     rows, n = x.shape
@@ -168,11 +173,11 @@ def _reduce_side_by_side(m: Any, name: str, x: np.ndarray) -> Any:
     return found
 
 
-def _reduce_rule(name: str, start: Any) -> Callable:
+def _reduce_rule(name: str, start: float | None) -> Callable:
     """Returns the rule for a reduction by the primitive ``name``; ``start``: result for no entries,
     None if it depends on the dtype."""
 
-    def rule(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
+    def rule(m: ScalarInterpreter, eqn: Equation, inputs: Sequence[Value]) -> list[Value]:
         (x,) = inputs
         axes, out = tuple(eqn.params["axes"]), eqn.outvars[0].aval
         kept = [i for i in range(x.ndim) if i not in axes]
@@ -196,7 +201,7 @@ def _arg_rule(name: str) -> Callable:
     """Returns the rule for argmax or argmin, by the comparison ``name``, "gt" or "lt": finds the first of equal
     entries; NaN beats all others."""
 
-    def rule(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
+    def rule(m: ScalarInterpreter, eqn: Equation, inputs: Sequence[Value]) -> list[Value]:
         (axis,), dtype = eqn.params["axes"], np.dtype(eqn.params["index_dtype"])
         x = np.moveaxis(inputs[0], axis, 0)
         best, found = x[0, ...], object_array(x.shape[1:], [dtype.type(0)] * math.prod(x.shape[1:]))
@@ -214,7 +219,7 @@ def _arg_rule(name: str) -> Callable:
 def _cumulative_rule(name: str) -> Callable:
     """Returns the rule for cumulative sums, products or extremes, which combine entries by the primitive ``name``."""
 
-    def rule(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
+    def rule(m: ScalarInterpreter, eqn: Equation, inputs: Sequence[Value]) -> list[Value]:
         x = np.moveaxis(inputs[0], eqn.params["axis"], 0).copy()
         backwards = eqn.params["reverse"]
         for i in range(len(x) - 2, -1, -1) if backwards else range(1, len(x)):
@@ -224,7 +229,7 @@ def _cumulative_rule(name: str) -> Callable:
     return rule
 
 
-def _sort(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
+def _sort(m: ScalarInterpreter, eqn: Equation, inputs: Sequence[Value]) -> list[Value]:
     """Rule for sort by one key: odd-even transposition, n passes in which neighbours are exchanged; stable,
     NaN last."""
     if eqn.params["num_keys"] != 1:
