@@ -1,8 +1,8 @@
 """Whether this checkout can be released: `make release-check`.
 
 One version everywhere, a citation that validates, an sdist and a wheel that install without the repository on every
-Python that is here, with the oldest and the newest jax that each takes, and extras that resolve. Needs a package index;
-takes some minutes.
+Python that is here, with the oldest and the newest jax that each takes, model files with the oldest MuJoCo, and extras
+that resolve. Needs a package index; takes some minutes.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 OLDEST_JAX = "0.10.*"  # pyproject.toml's lower bound, tried where the newest is another
+OLDEST_MUJOCO = "3.3.0"  # of the extra robots; the tests run with the newest
 UNRESOLVED = {"peers", "cuda", "paraview"}  # other simulators, GPUs' libraries and VTK: not on every platform
 
 USE = """
@@ -76,6 +77,13 @@ def try_package(python: Path, package: str, folder: Path, jax: str | None) -> No
     print(run(python, "-c", USE, cwd=folder, env=clean | {"JAX_PLATFORMS": "cpu", "JAXIMPACT_CACHE": "off"}).strip())
 
 
+def try_model_files(python: Path, source: Path) -> None:
+    """Runs the tests of model files in an environment that gets the oldest MuJoCo: names of its arrays have changed."""
+    run(python, "-m", "pip", "install", "--quiet", "pytest", "hypothesis", f"mujoco=={OLDEST_MUJOCO}")
+    run(python, "-m", "pytest", "tests/spatial/test_model_files.py", cwd=source)
+    print(f"model files are read with MuJoCo {OLDEST_MUJOCO}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
@@ -96,11 +104,12 @@ def main() -> None:
         if not sdist.name.startswith(f"jaximpact-{version}.") or not wheel.name.startswith(f"jaximpact-{version}-"):
             sys.exit(f"built {sdist.name} and {wheel.name} of version {version}")
         chosen = options.python or pythons()
-        for i, python in enumerate(chosen):
+        places = [environment(folder / f"environment{i}", python) for i, python in enumerate(chosen)]
+        for i, place in enumerate(places):
             # the first environment gets the oldest jax, the last one the sdist
-            place = folder / f"environment{i}"
-            try_package(environment(place, python), str(sdist if i + 1 == len(chosen) else wheel), folder, OLDEST_JAX
-                if i == 0 else None)  # fmt: skip
+            package = sdist if i + 1 == len(places) else wheel
+            try_package(place, str(package), folder, OLDEST_JAX if i == 0 else None)
+        try_model_files(places[0], source)
         extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
         for extra in sorted(set(extras) - UNRESOLVED):
             run(tools, "-m", "pip", "install", "--quiet", "--dry-run", f"jaximpact[{extra}] @ {wheel.as_uri()}")

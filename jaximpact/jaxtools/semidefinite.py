@@ -7,6 +7,8 @@ substitutions written out, a step of a four-bar linkage with its derivative (8 r
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
@@ -23,17 +25,28 @@ def invert_semidefinite(a: F_nn, cut: float, sparse: bool = False) -> tuple[F_nn
     """Inverts a symmetric positive semidefinite matrix (n, n) in the rows that do not depend on earlier ones.
 
     Returns the inverse (n, n) and the pivots (n,), which are 0 in dependent rows. A row counts as dependent if its
-    pivot is at most ``cut`` times its diagonal entry. The results have no derivatives; `linalg.solve_by_inverse` has
-    them. ``sparse`` says that most entries of the matrices from which this one is made are zero: native code is better
-    off with arrays as scalars then.
+    pivot is at most ``cut`` times its diagonal entry, or `nil` times the largest one. The results have no derivatives;
+    `linalg.solve_by_inverse` has them. ``sparse`` says that most entries of the matrices from which this one is made
+    are zero: native code is better off with arrays as scalars then.
     """
     if a.shape[0] <= MAX_UNROLLED:
         inverse, pivots = (sparse_inverse_p if sparse else inverse_p).bind(a, cut=cut)
         return inverse, pivots
-    limits, places = cut * jnp.diagonal(a), jnp.arange(a.shape[0])
+    limits, places = _limits(a, cut), jnp.arange(a.shape[0])
     take = lambda k, now: _sweep(now[0], now[1], places == k, now[0][:, k], limits)
     swept, pivots = lax.fori_loop(0, a.shape[0], take, (a, jnp.zeros_like(limits)))
     return -swept, pivots
+
+
+def nil(dtype: Any) -> float:
+    """Returns the fraction of the largest diagonal entry up to which an entry is a square of round-off."""
+    return (16 * float(jnp.finfo(dtype).eps)) ** 2
+
+
+def _limits(a: F_nn, cut: float) -> F_n:
+    """Returns the pivots (n,) up to which a row counts as dependent."""
+    diagonal = jnp.diagonal(a)
+    return jnp.maximum(cut * diagonal, nil(a.dtype) * jnp.max(diagonal))
 
 
 def _sweep(a: F_nn, pivots: F_n, here: B_n, column: F_n, limits: F_n) -> tuple[F_nn, F_n]:
@@ -56,7 +69,7 @@ def _inverse(a: Array, *, cut: float) -> list[Array]:
     n = a.shape[-1]
     if a.ndim > 2:
         return list(jax.vmap(lambda x: _inverse(x, cut=cut))(a))
-    limits, places = cut * jnp.diagonal(a), jnp.arange(n)
+    limits, places = _limits(a, cut), jnp.arange(n)
     pivots = jnp.zeros_like(limits)
     for k in range(n):
         a, pivots = _sweep(a, pivots, places == k, a[:, k], limits)

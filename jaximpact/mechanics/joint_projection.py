@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ..jaxtools.empty import nothing
-from .joints import Joints
+from .joints import Joints, scales
 from .linearisation import Metric, span
 from .problem import Problem
 from .scheme import JointInfo, State, add_compensated
@@ -79,8 +79,8 @@ def nearest_on_joints(problem: Problem, t: Array, q: Array, v: Array, args: Any)
 def joint_tolerance(joints: Joints, q: Array, shift: Array) -> Array:
     """Returns the tolerance (j,) for |c| after a ``shift`` (d,) to q (d,): the change of c over a small fraction of the
     shift, plus round-off."""
-    rounding = 1e3 * jnp.finfo(q.dtype).eps * (jnp.abs(q) + 1)
-    return lax.stop_gradient(joints.terms(LEFT * jnp.abs(shift) + rounding))
+    rounding = 1e3 * jnp.finfo(q.dtype).eps * scales(joints.jacobian, jnp.abs(q) + 1)
+    return lax.stop_gradient(LEFT * joints.terms(shift) + rounding)
 
 
 def singular_status(before: Joints, after: Joints) -> Array:
@@ -176,9 +176,8 @@ def start_errors(joints: Joints, q: Array, v: Array, h: Array | None) -> tuple[A
     q, v, joints = lax.stop_gradient((q, v, joints))
     eps = 1e3 * jnp.finfo(q.dtype).eps
     # the end of an earlier run, or typed numbers, may have the round-off of many steps
-    speed = joints.terms(v) + jnp.abs(joints.rate)
+    speed = scales(joints.jacobian, v) + jnp.abs(joints.rate)
     time = 0.0 if h is None else span(lax.stop_gradient(h), q.dtype)
-    length = joints.terms(jnp.abs(q) + 1) + time * speed
-    length = jnp.maximum(length, 0.01 * jnp.max(length))  # as in `assemble`, of a row whose terms cancel
+    length = scales(joints.jacobian, jnp.abs(q) + 1) + time * speed
     fast = speed if h is None else speed + length / (32 * lax.stop_gradient(h))
     return ~(jnp.abs(joints.value) <= eps * length), ~(jnp.abs(joints.velocity(v)) <= eps * fast)

@@ -161,6 +161,16 @@ class Joints(NamedTuple):
         return jnp.sqrt(self.pivots)
 
 
+def scales(jacobian: Array, x: Array) -> Array:
+    """Returns the magnitudes (j,) from which the round-off of J x follows, x (d,) as for `Joints.terms`.
+
+    Entries of J (j, d) that are zero but for round-off are sums of terms which cancel, as those of a planar linkage in
+    space across its plane: they count as a hundredth of the largest.
+    """
+    size = jnp.abs(jacobian)
+    return jnp.maximum(size, 0.01 * jnp.max(size)) @ jnp.abs(x)
+
+
 @outlined
 def _at(problem: Problem, metric: Any, t: Array, q: Array, args: Any) -> Joints:
     return Joints.of(problem, lambda s, x: problem.joint_values(s, x, args), metric, t, q, args)

@@ -17,7 +17,7 @@ from ..jaxtools.derivative_rules import implicit_root
 from ..jaxtools.linalg import solve_by_inverse
 from ..jaxtools.semidefinite import invert_semidefinite
 from ..jaxtools.trace_context import full_precision
-from ..mechanics.joints import DEPENDENT
+from ..mechanics.joints import DEPENDENT, scales
 from ..mechanics.linearisation import Metric
 from ..mechanics.problem import Problem
 from ..mechanics.user_functions import outcome
@@ -160,8 +160,6 @@ def _assemble(problem: Problem, q0: Array, v0: Array, t0: Array, args: object, p
     answer, gram, inverse, _ = response(matrix[:, some], mass(q))
     v = v0.at[some].add(-answer @ solve_by_inverse(gram, inverse, matrix @ v0 + rate))
     size = jnp.abs(matrix)
-    # a row whose terms cancel, as of a planar linkage in space across its plane, has round-off of the others; of
-    # velocities all have: rows of bodies that rest have that of those that move
-    own = size @ (jnp.abs(q) + 1)
-    scale = jnp.maximum(own, 0.01 * jnp.max(own)), jnp.max(size @ (jnp.abs(v) + jnp.abs(v0)) + jnp.abs(rate))
+    # of velocities all have the round-off of the largest: rows of bodies that rest have that of those that move
+    scale = scales(matrix, jnp.abs(q) + 1), jnp.max(size @ (jnp.abs(v) + jnp.abs(v0)) + jnp.abs(rate))
     return q, v, frozen(joints(z[:k])), frozen(matrix @ v + rate), frozen(scale)

@@ -21,7 +21,7 @@ from ..mechanics.coefficients import OfSpeed
 from ..mechanics.contact.friction.cones import direction
 from ..mechanics.friction import Slip
 from ..mechanics.joint_projection import start_errors
-from ..mechanics.joints import DEPENDENT, Joints
+from ..mechanics.joints import DEPENDENT, Joints, scales
 from ..mechanics.labels import Labels
 from ..mechanics.linearisation import Closure, Metric, closure, linearise
 from ..mechanics.mass import Identity
@@ -50,11 +50,11 @@ class JointReport(NamedTuple):
         wrong, broken = start_errors(joints, q0, v0, h)
         kept = v0 - joints.restore(velocity)
         # what is taken back of other rows is rounded too, where a row has nothing of its own
-        taken = joints.terms(jnp.abs(joints.response) @ jnp.abs(joints.forces(velocity)))
-        terms = joints.terms(v0) + joints.terms(kept) + jnp.abs(joints.rate) + taken
-        rounding = 1e3 * jnp.finfo(q0.dtype).eps * terms
+        taken = jnp.abs(joints.response) @ jnp.abs(joints.forces(velocity))
+        speeds, rates = jnp.abs(v0) + jnp.abs(kept) + taken, jnp.abs(joints.rate)
+        rounding = 1e3 * jnp.finfo(q0.dtype).eps * (scales(joints.jacobian, speeds) + rates)
         # a row that depends on others to the cut-off differs from them by that
-        slack = DEPENDENT**0.5 * terms
+        slack = DEPENDENT**0.5 * (joints.terms(speeds) + rates)
         left = jnp.abs(joints.velocity(kept))
         stuck = left > jnp.where(joints.independent(), rounding, rounding + slack)
         return cls(joints.value, velocity, wrong, broken, stuck, ~joints.independent())

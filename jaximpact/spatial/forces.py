@@ -90,7 +90,7 @@ class Spring(Part):
         loads.push(self.b, last, pull * along)
 
     def _size(self, pose: Pose) -> Tensor:
-        apart = self._apart(pose)
+        apart = self._apart(pose, *self.ends)
         return jnp.sqrt(apart @ apart)
 
     def _stretch(self, pose: Pose, args: object) -> Tensor:

@@ -217,11 +217,12 @@ class Connected(Part):
         return (*POINT, *TURNED) if self.turn else POINT
 
     def joints(self, pose: Pose, t: ArrayLike, args: object) -> list:
+        apart = self._apart_in_body(pose, *self.ends)
         if not self.turn:
-            return [self._apart(pose)]
+            return [apart]
         a = pose.rotation(self.a)
         b = product(pose.rotation(self.b), np.array(self.turn))
-        return [self._apart(pose), *half_turned(jnp.asarray(product(b.T, a), pose.q.dtype))]
+        return [apart, *half_turned(jnp.asarray(product(b.T, a), pose.q.dtype))]
 
     @property
     def joint_names(self) -> list[tuple[str, str]]:

@@ -87,15 +87,24 @@ class Part:
         """Names of its joint equations, and their units."""
         return [(f"{type(self).__name__.lower()} {self.a}-{self.b}{part}", unit) for part, unit in self.equations]
 
-    def _apart(self, pose: Pose) -> Tensor:
-        first, last = self.ends  # type: ignore[attr-defined]
+    def _apart(self, pose: Pose, first: Vector, last: Vector) -> Tensor:
+        """Vector (3,) from the point ``last`` of body b to the point ``first`` of a, in the axes of the world."""
         return plus(pose.point(self.a, first), scaled(-1, pose.point(self.b, last)))
+
+    def _apart_in_body(self, pose: Pose, first: Vector, last: Vector) -> Tensor:
+        """The same vector in the axes of body a, or of b where a is the ground.
+
+        Of joint equations in these axes the same ones follow from the others while the plane of a flat loop turns.
+        """
+        return product(pose.rotation(self.b if self.a == GROUND else self.a).T, self._apart(pose, first, last))
 
 
 @dataclass(frozen=True)
 class Joint(Part):
-    """A joint that is coordinates of what it moves where it carries a body,
-    and joint equations where it closes a loop."""
+    """A joint that is coordinates of what it moves where it carries a body, and joint equations where it closes a loop.
+
+    Equations x, y, z of a point are along the axes of the start, which turn with body a.
+    """
 
     @property
     def motions(self) -> list[Motion]:
@@ -104,9 +113,6 @@ class Joint(Part):
 
     def joints(self, pose: Pose, t: ArrayLike, args: object) -> list:
         raise NotImplementedError
-
-    def _gap_between(self, pose: Pose, at: Vector) -> Tensor:
-        return plus(pose.point(self.a, at), scaled(-1, pose.point(self.b, at)))
 
     def _turned_between(self, pose: Pose) -> list:
         """Three numbers (), zero while body a has not turned relative to b."""
@@ -134,7 +140,7 @@ class Ball(Joint):
         return [Motion("ball", self.at)]
 
     def joints(self, pose: Pose, t: ArrayLike, args: object) -> list:
-        return [self._gap_between(pose, self.at)]
+        return [self._apart_in_body(pose, self.at, self.at)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +157,7 @@ class Hinge(Joint):
 
     def joints(self, pose: Pose, t: ArrayLike, args: object) -> list:
         tilt = product(_across(pose, self.b, self.axis), pose.direction(self.a, self.axis))
-        return [self._gap_between(pose, self.at), tilt]
+        return [self._apart_in_body(pose, self.at, self.at), tilt]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +174,7 @@ class Slider(Joint):
         return [Motion("slider", self.at, self.along)]
 
     def joints(self, pose: Pose, t: ArrayLike, args: object) -> list:
-        across = product(_across(pose, self.b, self.along), self._gap_between(pose, self.at))
+        across = product(_across(pose, self.b, self.along), self._apart(pose, self.at, self.at))
         return [across, *self._turned_between(pose)]
 
 
@@ -194,7 +200,7 @@ class Universal(Joint):
     def joints(self, pose: Pose, t: ArrayLike, args: object) -> list:
         first, second = self.axes
         between = product(pose.direction(self.b, first)[None], pose.direction(self.a, second))[0]
-        return [self._gap_between(pose, self.at), between - float(np.dot(first, second))]
+        return [self._apart_in_body(pose, self.at, self.at), between - float(np.dot(first, second))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,7 +211,7 @@ class Weld(Joint):
 
     def joints(self, pose: Pose, t: ArrayLike, args: object) -> list:
         at = pose.tree.bodies[self.a if self.a != GROUND else self.b].centre
-        return [self._gap_between(pose, at), *self._turned_between(pose)]
+        return [self._apart_in_body(pose, at, at), *self._turned_between(pose)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,7 +227,7 @@ class Rod(Part):
             raise ValueError(f"Rod: both ends are {self.ends[0]}; a Ball keeps two points together")
 
     def joints(self, pose: Pose, t: ArrayLike, args: object) -> list:
-        apart, length = self._apart(pose), float(np.linalg.norm(np.subtract(*self.ends)))
+        apart, length = self._apart(pose, *self.ends), float(np.linalg.norm(np.subtract(*self.ends)))
         return [(apart @ apart - length**2) / (2 * length)]
 
 

@@ -5,7 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaximpact.compiler import vectorised
 from jaximpact.jaxtools import linalg
+from jaximpact.jaxtools.semidefinite import invert_semidefinite
 from support.breadth import slow
 
 N, D = 100, 80
@@ -101,3 +103,14 @@ def test_symmetric_matrix_of_active_rows(n, extra):
     weight = jnp.asarray(rng.normal(size=n - 3))
     pull = backward(at, weight)
     close(sum(jnp.sum(x * y) for x, y in zip(pull, change, strict=True)), weight @ slope)
+
+
+def test_rows_of_round_off_count_as_dependent():
+    """Beside the largest row: few rows by XLA and in native code, more by a loop."""
+    sizes, inverse = np.array([1.0, 1e-31, 1e-20, 4.0]), np.array([1.0, 0.0, 1e20, 0.25])
+    invert = lambda a: invert_semidefinite(a, 1e-8)
+    for found in (invert(np.diag(sizes)), [x[0] for x in vectorised(invert)(np.diag(sizes)[None])]):
+        np.testing.assert_array_equal(found[0], np.diag(inverse))
+        np.testing.assert_array_equal(found[1], sizes * (inverse > 0))
+    many, _ = invert(np.diag(np.tile(sizes, 4)))
+    np.testing.assert_array_equal(many, np.diag(np.tile(inverse, 4)))

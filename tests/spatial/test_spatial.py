@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jaximpact as ji
 from jaximpact import spatial
 from support import random_trees
 
@@ -191,6 +192,32 @@ def test_a_loop_has_the_same_motion_wherever_it_is_cut():
     # also the velocity is one: that of least kinetic energy with the crank's rate
     first, last = np.reshape(found, (2, -1))
     np.testing.assert_allclose(first, last, atol=1e-10)
+
+
+def test_a_four_bar_on_a_turntable_moves_alike_in_every_plane():
+    """Closed by a hinge in an oblique plane, and by a ball joint in one along an axis of the world: three equations, or
+    one, follow from the others, the same ones as the plane turns."""
+    ends = []
+    for angle, joint in ((0.3, spatial.Hinge), (0.0, spatial.Ball)):
+        turn = np.array([[np.cos(angle), -np.sin(angle), 0], [np.sin(angle), np.cos(angle), 0], [0, 0, 1]])
+        corners = [tuple(turn @ x) for x in ((0, 0, 0), (0, 0, 1), (1, 0, 1.2), (1.2, 0, 0))]
+        across = {"axis": tuple(turn[:, 1])}
+        names = ("crank", "coupler", "rocker")
+        bodies = {name: bar(corners[i], corners[i + 1]) for i, name in enumerate(names)}
+        parts = [
+            spatial.Hinge("table", at=(0, 0, 0), axis=(0, 0, 1)),
+            spatial.Hinge("crank", "table", at=corners[0], **across),
+            spatial.Hinge("coupler", "crank", at=corners[1], **across),
+            spatial.Hinge("rocker", "table", at=corners[3], **across),
+            joint("rocker", "coupler", at=corners[2], **(across if joint is spatial.Hinge else {})),
+        ]
+        system = spatial.System({"table": spatial.ball((0, 0, -0.2), 0.2, mass=1.0), **bodies}, parts)
+        start = system.start(table=0.7, crank=1.0)
+        with pytest.warns(ji.JaximpactWarning, match="adds nothing to the joints before it"):
+            motion = ji.solve(system.problem(), *start, t1=0.5, h=0.01, scheme=ji.MoreauJean(), save="final")
+        assert motion.status == ji.Status.IMPULSES_NOT_UNIQUE
+        ends.append(np.concatenate([motion.q[-1], motion.v[-1]]))
+    np.testing.assert_allclose(*ends, atol=1e-12)  # round-off of 50 steps
 
 
 def jointed_acceleration(system, q, v):

@@ -7,6 +7,7 @@ vector of entries of an array that one instruction computes side by side.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial, reduce
 from typing import TYPE_CHECKING
 
 import jax
@@ -15,6 +16,7 @@ import numpy as np
 from jax import Array, lax
 
 from ...jaxtools.jaxpr_types import Equation, Params
+from ...jaxtools.semidefinite import nil
 from .reductions import sum_entries
 from .values import Scalar, Value, object_array, scalar_array
 
@@ -165,9 +167,10 @@ def _semidefinite_inverse(m: ScalarInterpreter, eqn: Equation, inputs: Sequence[
     (a,), dtype, cut = inputs, eqn.outvars[0].aval.dtype, eqn.params["cut"]
     n, zero, one = len(a), dtype.type(0), dtype.type(1)
     low, pivots = a.copy(), object_array((n,), [zero] * n)
+    least = m("mul", dtype.type(nil(dtype)), reduce(partial(m, "max"), (a[k, k] for k in range(n))))
     for k in range(n):
         pivot = low[k, k]
-        kept = m("gt", pivot, m("mul", dtype.type(cut), a[k, k]))
+        kept = m("gt", pivot, m("max", m("mul", dtype.type(cut), a[k, k]), least))
         pivots[k] = m("select_n", kept, zero, pivot)
         factor = m("select_n", kept, zero, m("div", one, m("select_n", kept, one, pivot)))
         column = [low[max(i, k), min(i, k)] for i in range(n)]
