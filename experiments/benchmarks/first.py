@@ -121,10 +121,11 @@ systems = {{
 }}
 problem, q0, v0 = systems[{work!r}]
 given = dict(t1=0.6, save="final") | (dict(steps=600) if "MoreauJean" in {call!r} else dict(scheme=ji.EventDriven(1e-8, 1e-8)))
-end = jax.jit(jax.jacfwd(lambda q: ji.solve(problem, q, v0, **given).q[-1]))
+last = lambda q: ji.solve(problem, q, v0, **given).q[-1]
+end = jax.jit(jax.grad(lambda q: jnp.sum(last(q))) if "grad" in {call!r} else jax.jacfwd(last))
 for _ in range(2):
     begin = time.process_time()
-    jax.block_until_ready(end(q0) if "jacfwd" in {call!r} else ji.solve(problem, q0, v0, **given).q)
+    jax.block_until_ready(end(q0) if "jit" in {call!r} else ji.solve(problem, q0, v0, **given).q)
     print(time.process_time() - begin)
 """  # noqa: E501
 POLICY = """
@@ -177,6 +178,7 @@ ROWS = [
     ("hopper", 256, "jit(vmap(value_and_grad))"),
     *((work, 1, call) for work in ("box", "rod") for call in ("EventDriven", "jit(jacfwd), EventDriven")),
     *(("box", 1, call) for call in ("MoreauJean", "jit(jacfwd), MoreauJean")),
+    *((work, 1, "jit(grad), EventDriven") for work in ("box", "rod")),
     ("policy", 256, "auto"),
     ("policy", 256, "xla"),
 ]

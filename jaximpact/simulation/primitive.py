@@ -137,7 +137,7 @@ def _motion_jvp(primals: Sequence, tangents: Sequence, *, function: Any, axes: t
         # tangents that are not known yet, as in reverse mode
         members, given = [jax.typeof(x) for x in changes], list(compress(shapes, used))
         if platform() == "cpu" and _is_native(function) and _fits(function, primals, members, further, given, count):
-            return _with_jacobian(primals, changes, ValueAndTangent(function, moved, used), axes, count)
+            return _with_jacobian(primals, changes, ValueAndJacobian(function, moved, used), axes, count)
     both = ValueAndTangent(function, moved, used)
     all_of = motion_with_tangent_p.bind(*primals, *changes, function=both, axes=(*axes, *further), count=count)
     values, found = all_of[: len(used)], all_of[len(used) :]
@@ -151,7 +151,7 @@ def _with_zeros(found: Sequence, values: Sequence, used: Sequence[bool]) -> list
 
 
 def _with_jacobian(
-    primals: Sequence, changes: Sequence, function: ValueAndTangent, axes: tuple, count: int | None
+    primals: Sequence, changes: Sequence, function: ValueAndJacobian, axes: tuple, count: int | None
 ) -> tuple[list, list]:
     """Values, and their tangents by a product with the Jacobian, both computed in one pass through the steps."""
     values, every = _value_and_jacobian(*primals, function=function, axes=axes, count=count)
@@ -161,17 +161,10 @@ def _with_jacobian(
 
 # each one program, where jax would compile each of their operations
 @partial(jax.jit, static_argnames=("function", "axes", "count"))
-def _value_and_jacobian(*operands: Any, function: ValueAndTangent, axes: tuple, count: int | None) -> tuple[list, list]:
-    """The values, and the derivatives of the used ones as `_jacobian` returns them."""
-    number, lane = len(function.used), 0 if count is None else 1
-    if _directions_are_lanes(function, operands, axes, count):
-        push, flat, _ = _push(motion_with_tangent_p, function, operands, axes, count)
-        places = [None] * number + [lane] * sum(function.used)
-        found = jax.vmap(push, out_axes=places)(jnp.eye(flat.size, dtype=flat.dtype))
-        return found[:number], found[number:]
-    both = ValueAndJacobian(function.function, function.moved, function.used)
-    found = motion_p.bind(*operands, function=both, axes=axes, count=count)
-    return [jnp.squeeze(x, lane) for x in found[:number]], found[number:]
+def _value_and_jacobian(*operands: Any, function: ValueAndJacobian, axes: tuple, count: int | None) -> tuple:
+    """The values, and the derivatives (p, ...) or (lanes, p, ...) of those that ``function`` uses."""
+    found, number = motion_p.bind(*operands, function=function, axes=axes, count=count), len(function.used)
+    return [jnp.squeeze(x, 0 if count is None else 1) for x in found[:number]], found[number:]
 
 
 @partial(jax.jit, static_argnames=("axes", "count"))
@@ -287,7 +280,8 @@ def _cotangents(
     if not given:
         return [None] * len(avals)
     if _is_native(function) and _fits(function.value, known, avals, lane_axes, given, count):
-        every = _jacobian(Tangent(function.function, moved, used), known, axes[:number], count)
+        jacobian = ForwardJacobian(function.function, moved, used)
+        every = motion_p.bind(*known, function=jacobian, axes=axes[:number], count=count)
         along = lambda changes: _along(every, changes, tuple(lane_axes), count)
         shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in avals]
         return jax.linear_transpose(along, shapes)(given)[0]
@@ -340,27 +334,6 @@ def _cotangents_as_it_stands(
 
     shapes = [jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x, lin in zip(changes, linear, strict=True) if lin]
     return jax.linear_transpose(of, shapes)([ad.instantiate_zeros(ct) for ct in cotangents])[0]
-
-
-def _jacobian(function: Tangent, known: Sequence, axes: tuple, count: int | None) -> list:
-    """Derivatives, at the operands ``known``, of the outputs that ``function`` uses,
-    in the p directions of the operands that it moves.
-
-    Their shapes are (p, ...), or (lanes, p, ...) with a lane axis.
-    """
-    if not _directions_are_lanes(function, known, axes, count):
-        of = ForwardJacobian(function.function, function.moved, function.used)
-        return motion_p.bind(*known, function=of, axes=axes, count=count)
-    push, flat, _ = _push(motion_p, function, known, axes, count)
-    return jax.vmap(push, out_axes=0 if count is None else 1)(jnp.eye(flat.size, dtype=flat.dtype))
-
-
-def _directions_are_lanes(function: Derivative, known: Sequence, axes: tuple, count: int | None) -> bool:
-    """As `directions_are_lanes`, of a derivative by the operands that it moves."""
-    members = of_one_lane(known, axes)
-    program, one = function.value.unflatten(members)
-    directions = sum(x.size for x in compress(members, function.moved))
-    return directions_are_lanes(program.problem, one, count or 1, directions)
 
 
 def _push(
@@ -428,6 +401,35 @@ def _without_unread(used: Sequence[bool], *rest: Any) -> tuple[list[bool], Equat
     return [True] * len(eqn.invars), eqn.replace(outvars=outvars, params=eqn.params | {"function": function})
 
 
+def _jacobian_or(lower: Callable) -> Callable:
+    """A lowering that has each direction of a Jacobian computed in a lane of its own where that is cheaper, and is
+    ``lower`` otherwise."""
+
+    def rule(ctx: mlir.LoweringRuleContext, *operands: Array, function: LaneFunction, **params: Any) -> Sequence:
+        if isinstance(function, JACOBIANS) and _is_native(function):
+            program, one = function.value.unflatten(members := of_one_lane(ctx.avals_in, params["axes"]))
+            directions = sum(x.size for x in compress(members, function.moved))
+            if directions_are_lanes(program.problem, one, params["count"] or 1, directions):
+                run = partial(_by_lanes, function=function, **params)
+                return mlir.lower_fun(run, multiple_results=True)(ctx, *operands)
+        return lower(ctx, *operands, function=function, **params)
+
+    return rule
+
+
+def _by_lanes(
+    *operands: Array, function: ForwardJacobian | ValueAndJacobian, axes: tuple, count: int | None
+) -> list[Array]:
+    """Results of a Jacobian with each direction in a lane of its own."""
+    lane, of = 0 if count is None else 1, (function.function, function.moved, function.used)
+    values = len(function.used) if isinstance(function, ValueAndJacobian) else 0
+    primitive, kind = (motion_with_tangent_p, ValueAndTangent) if values else (motion_p, Tangent)
+    push, flat, _ = _push(primitive, kind(*of), operands, axes, count)
+    places = [None] * values + [lane] * sum(function.used)
+    found = jax.vmap(push, out_axes=places)(jnp.eye(flat.size, dtype=flat.dtype))
+    return [*(jnp.expand_dims(x, lane) for x in found[:values]), *found[values:]]
+
+
 def _natively(
     ctx: mlir.LoweringRuleContext, *operands: Array, function: LaneFunction, axes: tuple, count: int | None
 ) -> Sequence:
@@ -470,8 +472,8 @@ for _primitive in (motion_p, motion_with_tangent_p):
     _primitive.def_impl(partial(_evaluate, primitive=_primitive))
     _primitive.def_abstract_eval(_abstract)
     mlir.register_lowering(_primitive, _by_xla)
-    mlir.register_lowering(_primitive, _natively, platform="cpu")
-    mlir.register_lowering(_primitive, _on_gpu, platform="cuda")
+    mlir.register_lowering(_primitive, _jacobian_or(_natively), platform="cpu")
+    mlir.register_lowering(_primitive, _jacobian_or(_on_gpu), platform="cuda")
     partial_eval.dce_rules[_primitive] = _without_unread
 batching.primitive_batchers[motion_p] = partial(add_lanes, motion_p)
 batching.primitive_batchers[motion_with_tangent_p] = _batch_with_tangent

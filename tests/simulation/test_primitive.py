@@ -330,9 +330,9 @@ def test_cotangents_that_differ_where_motions_do_not():
 @pytest.mark.parametrize(
     "d, scheme, way",
     [
-        (2, None, "ValueAndTangent"),
+        (2, None, "ValueAndJacobian"),
         (6, None, "Cotangent"),
-        (6, ji.EventDriven(trials=50), "ValueAndTangent"),
+        (6, ji.EventDriven(trials=50), "ValueAndJacobian"),
     ],
 )
 def test_one_motion_goes_backwards_where_that_is_cheaper(d, scheme, way):
