@@ -139,20 +139,6 @@ def test_a_body_is_stated_in_float32_too():
         np.testing.assert_allclose(single, double, atol=1e-5)  # of numbers up to ten
 
 
-@pytest.mark.slow
-def test_a_box_moves_in_float32_too():
-    def end():
-        system = spatial.System(BOX, [spatial.Plane("box", at=(0, 0, 0), friction=0.4)])
-        start = system.start(box=(1.0, -0.5, 0, 3.0, -2.0, 5.0))
-        return ji.solve(system.problem(), *start, t1=0.2, h=1e-2).q[-1]
-
-    right = end()
-    with jax.enable_x64(False):
-        found = end()
-    assert found.dtype == np.float32
-    np.testing.assert_allclose(found, right, atol=1e-5)  # a hundred roundings
-
-
 ON_END = {
     "corner": np.arccos(1 / np.sqrt(3)) * np.array([1, -1, 0]) / np.sqrt(2),
     "edge": (np.pi / 4, 0, 0),
@@ -443,22 +429,6 @@ def test_a_patch_slips_by_the_spin_times_its_radius():
     with jax.disable_jit():
         slip = system.problem().slip_velocity(0.0, q, v, None)
     np.testing.assert_allclose(np.abs(slip), [[0, 0, 0.01 * 20.0]], atol=1e-14)
-
-
-@pytest.mark.slow
-def test_a_ball_that_spins_on_a_patch_is_stopped_by_drilling_friction():
-    """Of mu m g times the radius of the patch: it stops at J w / (mu m g r), with J = 2/5 m R^2."""
-    patch, spin = 0.01, 20.0
-    floor = spatial.Plane("ball", at=(0, 0, 0), friction=MU, drilling=patch)
-    system = spatial.System({"ball": spatial.ball((0, 0, RADIUS), RADIUS, mass=2.0)}, [floor], gravity=G)
-    slows = MU * G * patch / (0.4 * RADIUS**2)
-    motion = ji.solve(
-        system.problem(), *system.start(ball=(0, 0, 0, 0, 0, spin)), t1=1.2 * spin / slows, steps=400, save="all"
-    )
-    found = [system.twist(q, v, "ball")[5] for q, v in zip(motion.q[::40], motion.v[::40], strict=True)]
-    assert motion.status == 0
-    # a constant torque; the last step before it rests is one of first order
-    np.testing.assert_allclose(found, np.maximum(spin - slows * np.asarray(motion.t[::40]), 0), atol=spin / 400)
 
 
 def test_derivatives_of_a_flight_are_those_of_differences():
