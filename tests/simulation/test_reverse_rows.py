@@ -102,8 +102,7 @@ def test_gradients_of_rows_are_those_of_xla(system, save, scheme, told):
     [
         pytest.param("ball", "all", ji.MoreauJean(), True, marks=slow),
         pytest.param("ball", "function", ji.PaoliSchatzman(), False, marks=slow),
-        ("ball", "times", ji.MoreauJean(), False),
-        pytest.param("ball", "times", None, False, marks=slow),
+        ("ball", "times", None, False),
         pytest.param("pendulum", "times", ji.PaoliSchatzman(), False, marks=slow),
     ],
 )
@@ -125,7 +124,7 @@ def test_gradients_of_rows_are_those_of_forward_mode(system, save, scheme, told)
 
 def test_lanes_of_several_threads():
     """Lanes have the gradients of each alone, as many as threads share."""
-    given = {"system": "ball", "way": "native", "scheme": ji.MoreauJean()}
+    given = {"system": "ball", "way": "native"}
     weights, e, q0 = numbers("ball")
     starts = np.asarray(q0)[None] + 0.001 * np.arange(32.0)[:, None]
     single = gradient(save=TIMES, **given)

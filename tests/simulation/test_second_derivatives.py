@@ -53,7 +53,7 @@ def exact(y):
     return E * speed * left - 0.5 * G * left**2
 
 
-@pytest.mark.parametrize("nesting", slow_but(["forward in forward"], FORWARD | REVERSE))
+@pytest.mark.parametrize("nesting", slow_but(["grad of grad"], FORWARD | REVERSE))
 @pytest.mark.parametrize(
     "scheme",
     [ji.PaoliSchatzman(), pytest.param(ji.MoreauJean(), marks=pytest.mark.slow)],
