@@ -180,6 +180,7 @@ def test_a_branch_from_a_bound():
     orbit meets no wall, whatever e."""
     spring = ji.Problem(lambda t, q, v, args: -q - v, lambda t, q, args: q + 1.0)
     given = {"parameter": "e", "bounds": (0.5, 1.0), "e": 1.0, "period": 1.0, "steps": 10, "step": 0.5}
+    given |= {"scheme": ji.MoreauJean()}
     out, into = (continue_orbit(spring, [0.0], [0.0], direction=direction, **given) for direction in (1, -1))
     assert out.parameter.tolist() == [1.0] and out.ended == into.ended == "bounds" and out.stable.all()
     assert into.parameter[0] == 1.0 and into.parameter[-1] == 0.5 and np.all(np.diff(into.parameter) < 0)

@@ -241,7 +241,9 @@ def test_functions_may_look_up_entries_of_args():
 
 
 @pytest.mark.parametrize(
-    "scheme", [ji.EventDriven(), slow(ji.MoreauJean()), slow(ji.PaoliSchatzman())], ids=lambda s: type(s).__name__
+    "scheme",
+    [ji.EventDriven(order=5), slow(ji.MoreauJean()), slow(ji.PaoliSchatzman())],
+    ids=lambda s: type(s).__name__,
 )
 def test_another_restitution_is_refused(scheme):
     """With e = 0 for a ball that rebounds by .7, nothing accumulates; without e impacts of `EventDriven` had the

@@ -182,8 +182,9 @@ def compiled(problem):
 def evaluated(entry, case, t, q, v):
     """(gaps, mass, force, gradients, gradients of joints, of slips, rates, slips) as numpy arrays."""
     gaps, dynamics = compiled(entry.problem)
-    # of one number of times there is one program: the last one is repeated
-    size = next(size for size in (8, 200, 1000) if size >= len(t))
+    # of one number of times there is one program, which takes longer to compile than to run where coordinates are few:
+    # the last time is repeated
+    size = next(size for size in (8, 200, 1000) if size >= len(t) and (size == 1000 or q.shape[1] > 30))
     same = lambda x: np.concatenate([x, np.repeat(x[-1:], size - len(x), axis=0)])
     found = (gaps(same(t), same(q), case.args), *dynamics(same(t), same(q), same(v), case.args))
     return tuple(np.asarray(x)[: len(t)] for x in found)

@@ -16,7 +16,7 @@ from jaximpact.compiler.scalar.interpreter import program_inputs
 from jaximpact.jaxtools.interval_bounds import Unbounded, bound_change, is_expensive
 from jaximpact.jaxtools.outlined import outlined
 from jaximpact.jaxtools.tables import table
-from support.breadth import slow_but
+from support.breadth import slow, slow_but
 
 
 def matrix(a, b):
@@ -286,7 +286,7 @@ def nested(one, a, b):
 
 
 @pytest.mark.parametrize("lanes", slow_but(["vectors"], ["alone", "vectors", "pairs of registers"]))
-@pytest.mark.parametrize("one", [repeated_and_swept, swept_twice])
+@pytest.mark.parametrize("one", [slow(repeated_and_swept), swept_twice])
 def test_outlined_functions_hold_loops_and_branches(one, lanes, monkeypatch):
     """Also functions that call others, of other content: where some lanes only come, or none, and with derivatives."""
     monkeypatch.setattr(call, "OPS_WITH_WIDE_VECTORS", range(10**9 if lanes.startswith("pairs") else 0))

@@ -118,6 +118,7 @@ def test_a_jammed_end_stops_in_single_precision():
     guess decides, though the impulse that stops it has the rounding of seven digits."""
     angles = jnp.linspace(0.95, 1.1, 400, dtype=jnp.float32)
 
+    @jax.jit
     @jax.vmap
     def stopped(angle):
         across = jnp.cos(angle), jnp.sin(angle)  # lever arms of the normal and of the tangential impulse
@@ -181,6 +182,15 @@ def landing_box(rng, e):
     return rows / [1, 1, 1, *moments] @ rows.T, before
 
 
+@jax.jit
+def solved_one_by_one(given):
+    """Impulses, and errors, of four contacts each with their matrices, offsets, sizes and coefficients."""
+    solve = lambda matrix, offset, size, mu: frictional_impulses(
+        matrix, offset, mu, jnp.zeros_like(offset), jnp.ones(4, bool), 1e-12 * size, derivative=False
+    )
+    return jax.lax.map(lambda each: solve(*each), given)
+
+
 @pytest.mark.parametrize("lands", [True, False], ids=["lands", "rests"])
 def test_corners_of_boxes_that_lie_nearly_flat_are_solved(lands):
     """All four may slip at speeds far below the impact's, where Newton's method alone leaves two in five of these
@@ -189,10 +199,6 @@ def test_corners_of_boxes_that_lie_nearly_flat_are_solved(lands):
     boxes = [landing_box(rng, rng.uniform(0.3, 0.8) if lands else 0.0) for _ in range(300)]
     matrices, offsets = map(np.array, zip(*boxes, strict=True))
     sizes, friction = np.abs(offsets).max(axis=(1, 2)), rng.choice([0.2, 0.6, 1.0], 300)
-    solve = lambda matrix, offset, size, mu: frictional_impulses(
-        matrix, offset, mu, jnp.zeros_like(offset), jnp.ones(4, bool), 1e-12 * size, derivative=False
-    )
-    every = jax.jit(lambda given: jax.lax.map(lambda each: solve(*each), given))
-    *_, errors = every((matrices, offsets, sizes, friction))
+    *_, errors = solved_one_by_one((matrices, offsets, sizes, friction))
     # twice the tolerance, which contact laws allow: what is found to 1e-12 is then put into the cones
     assert np.max(np.asarray(errors) / sizes) < 2e-12

@@ -123,7 +123,7 @@ def test_least_change_of_redundant_impulses():
     np.testing.assert_allclose(x[:, 1], [-0.25, -0.05], atol=1e-14)
 
 
-@pytest.mark.parametrize(("m", "k"), [slow(2, 1), slow(4, 1), (4, 2)])
+@pytest.mark.parametrize(("m", "k"), [(2, 1), slow(4, 1), slow(4, 2)])
 def test_homogeneity(m, k):
     """Impulses grow with velocities and shrink with the contacts' inverse masses, of any size and ratio."""
     rng = np.random.default_rng(7)
@@ -135,7 +135,7 @@ def test_homogeneity(m, k):
     np.testing.assert_allclose(scaled * units[:, None], 1e3 * x, rtol=1e-7, atol=1e-7 * 1e3 * np.abs(x).max())
 
 
-@pytest.mark.parametrize(("m", "k"), [slow(2, 1), slow(4, 1), (4, 2)])
+@pytest.mark.parametrize(("m", "k"), [(2, 1), slow(4, 1), slow(4, 2)])
 def test_float32_and_nan(m, k):
     a, b = drawn(np.random.default_rng(4), m, k, m * (1 + k) + 2)
     found = solved(a.astype(np.float32), b.astype(np.float32), np.float32(0.5))
@@ -187,9 +187,9 @@ def test_one_contact_with_friction_slips_or_sticks_as_by_hand():
 
 
 def test_what_no_impulse_opens_is_told():
-    """No inverse mass, or walls that want x >= 1 and -x >= 1, once and beside others; NaN."""
+    """No inverse mass, or walls that want x >= 1 and -x >= 1, beside others; NaN."""
     opposed = np.array([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]])
-    for rows in (np.zeros((1, 1)), opposed[1:3], opposed):
+    for rows in (np.zeros((1, 1)), opposed):
         assert int(solve_contact(rows @ rows.T, -np.ones(len(rows))).status) & int(ji.Status.CONTACTS_NOT_SOLVED)
     nan = jax.jit(lambda b: solve_contact(np.eye(6), b).status)(np.full(6, np.nan))
     assert int(nan) & int(ji.Status.CONTACTS_NOT_SOLVED)

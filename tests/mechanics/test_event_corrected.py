@@ -64,6 +64,7 @@ def final(problem, q0, v0, **options):
 # values and derivatives against closed forms
 
 
+@pytest.mark.slow  # by default `test_restitution.py` asserts the order of a spring's states and derivatives
 def test_oscillator_against_a_wall_is_second_order():
     p = {"q": 1.0, "v": 0.0, "e": 0.8, "w": 2.0, "wall": 0.3}
     t1 = 1.7

@@ -105,25 +105,34 @@ def test_a_reset_of_a_block_that_slides(at):
     assert found.trusted
 
 
+def governed(limit, brake, v0, t1=1.2):
+    """Place and speed of a block that 1.5 + 4 t accelerates up to the limit, and from brake = 1.5 + 4 t on again."""
+    reached = (jnp.sqrt(2.25 + 8 * (limit - v0)) - 1.5) / 4
+    freed = (brake - 1.5) / 4
+    way = v0 * reached + 0.75 * reached**2 + 2 * reached**3 / 3 + limit * (t1 - reached)
+    return jnp.stack([way + 2 * (t1 - freed) ** 3 / 3, limit + 2 * (t1 - freed) ** 2])
+
+
 @pytest.mark.parametrize(
-    ("scheme", "steps"), [slow(SCHEME, 50), (ji.EventDriven(1e-11, 1e-11), 3)], ids=["corrected", "driven"]
+    ("scheme", "steps"), [slow(SCHEME, 50), (ji.EventDriven(1e-11, 1e-11, order=5), 3)], ids=["corrected", "driven"]
 )
 def test_a_governor_holds_a_speed(scheme, steps):
     """A pull and friction accelerate until v = limit; a brake beyond that holds the block there, until the pull is
-    stronger: as without a contact."""
+    stronger."""
     pull = lambda t, q, v, a: 2.5 + 4.0 * t - a["brake"] * jnp.where(v[0] > a["limit"], 1.0, 0.0)
-    args, call = {"limit": 0.3, "brake": 5.0}, {"t1": 1.2, "wrt": ("v0", "args"), "mode": "forward"}
-    signed = ji.Problem(lambda t, q, v, a: (pull(t, q, v, a) - jnp.sign(v[0]))[None])
-    right = ji.sensitivities(signed, [0.0], [0.1], args=args, steps=3, scheme=ji.EventDriven(1e-11, 1e-11), **call)
-    of = lambda found: np.concatenate(
-        [np.ravel(np.asarray(x)[0])[:1] for x in jax.tree.leaves([found.value, found.jacobian])]
-    )
     found = ji.sensitivities(
-        block(pull, friction=0.1), [0.0, 0.0], [0.1, 0.0], args=args, steps=steps, scheme=scheme, **call
-    )
+        block(pull, friction=0.1), [0.0, 0.0], [0.1, 0.0], args={"limit": 0.3, "brake": 5.0}, steps=steps, t1=1.2,
+        scheme=scheme, wrt=("v0", "args"), mode="forward",
+    )  # fmt: skip
     assert found.trusted
+    right = (0.3, 5.0, 0.1)
     # forces are linear in time, and paths of order 2 exact
-    np.testing.assert_allclose(of(found), of(right), rtol=0, atol=1e-10)
+    np.testing.assert_allclose([found.value[x][0] for x in "qv"], governed(*right), rtol=0, atol=1e-10)
+    slopes = [
+        [*(found.jacobian[x]["args"][n][0] for n in ("limit", "brake")), found.jacobian[x]["v0"][0, 0]] for x in "qv"
+    ]
+    exact = np.stack(jax.jit(jax.jacfwd(governed, (0, 1, 2)))(*right), axis=1)
+    np.testing.assert_allclose(slopes, exact, rtol=0, atol=1e-10)
 
 
 @pytest.mark.slow

@@ -107,7 +107,7 @@ def test_impulses_of_joints_have_their_derivative_across_an_impact_that_rubs():
         speed = v0 + faster * jnp.array([0.0, 1.0, 0.0, 1.0])
         return ji.solve(rod, q0, speed, t1=0.12, steps=steps, scheme=scheme).joint_impulse[-1, 0]
 
-    located = ji.EventDriven(rtol=1e-10, atol=1e-10)
+    located = ji.EventDriven(rtol=1e-10, atol=1e-10, order=5)
     expected = (held(0.01, located, 12) - held(-0.01, located, 12)) / 0.02
     _, found = jax.jvp(lambda x: held(x, ji.MoreauJean(), 240), (0.0,), (1.0,))
     # of first order in h = 5e-4 s, at rates of some 1/s; differences have 1e-5

@@ -10,7 +10,7 @@ import pytest
 import jaximpact as ji
 from support.breadth import slow_but
 
-LOCATED = [ji.EventDriven(), ji.EventCorrected()]
+LOCATED = [ji.EventDriven(order=5), ji.EventCorrected()]
 SCHEMES = [*LOCATED, ji.MoreauJean()]
 G = 9.81
 MASS = np.array([1.0, 1.0, 1 / 3])
@@ -61,7 +61,7 @@ def random_rods(lanes):
     return q0, v0, rng.choice([0.3, 0.5, 0.9, 1.0], lanes), rng.uniform(0, 1.2, lanes)
 
 
-@pytest.mark.parametrize("scheme", slow_but(LOCATED[:1], SCHEMES), ids=lambda x: type(x).__name__)
+@pytest.mark.parametrize("scheme", slow_but(SCHEMES[2:], SCHEMES), ids=lambda x: type(x).__name__)
 def test_one_contact_without_friction_has_newtons_law(scheme):
     """A ball that bounces twice: both laws give e times the speed, in value and derivative;
     steps of first order agree to first order."""
@@ -75,7 +75,7 @@ def test_one_contact_without_friction_has_newtons_law(scheme):
     assert np.allclose(*found, rtol=0, atol=0.024 if isinstance(scheme, ji.MoreauJean) else 1e-13)
 
 
-@pytest.mark.parametrize("scheme", slow_but(SCHEMES[::2], SCHEMES), ids=lambda x: type(x).__name__)
+@pytest.mark.parametrize("scheme", slow_but(SCHEMES[2:], SCHEMES), ids=lambda x: type(x).__name__)
 def test_impacts_with_friction_are_those_of_two_stages(scheme):
     """The end of a rod strikes a rough floor (Kane): velocities of the two stages, by which no energy is gained; by
     Newton's law some rods gain it."""
@@ -120,6 +120,8 @@ def test_derivatives_across_an_impact_of_two_stages(scheme):
     for lane in np.flatnonzero(looked_at):
         x, of = np.concatenate([q0[lane], v0[lane]]), lambda x, k=lane: reference(x[:3], x[3:], e[k], mu[k])
         expected = np.stack([(of(x + dx) - of(x - dx)) / 2e-6 for dx in 1e-6 * np.eye(6)], axis=1)
+        state = np.concatenate([found.value[row][lane] for row in "qv"])
+        np.testing.assert_allclose(state, of(x), rtol=0, atol=1e-3 if isinstance(scheme, ji.MoreauJean) else 1e-7)
         own = np.block([[found.jacobian[row][column][lane] for column in ("q0", "v0")] for row in "qv"])
         error = np.max(np.abs(own - expected)) / np.max(np.abs(expected))
         # differences: 1e-9 by their step, more where the slip nearly stops; steps of first order: 10 h

@@ -257,7 +257,7 @@ def test_multipliers_and_exponents_on_joints_are_those_by_the_angle():
 LENGTHENED = ji.Problem(shaken, joints=lambda t, q, args: (q @ q - args["L"] ** 2)[None])
 
 
-@pytest.mark.parametrize("analysis", ["continue_orbit", "bifurcation"])
+@pytest.mark.parametrize("analysis", [slow("continue_orbit"), "bifurcation"])
 def test_analyses_put_their_own_starts_on_the_joints(analysis):
     """A shaken rod whose length changes: starts that an analysis predicts are off the joints, by the tolerance of
     orbits or by what a length differs from the one before; they were refused as the user's q0. No speed of the user's

@@ -14,7 +14,7 @@ import jaximpact as ji
 from support.breadth import slow_but
 
 G, MU = 9.81, 0.3
-TIGHT = ji.EventDriven(1e-11, 1e-11)
+TIGHT = ji.EventDriven(1e-11, 1e-11, order=5)
 FLOOR = lambda t, q, args: q[1:]
 weight = lambda t, q, v, args: jnp.array([0.0, -G])
 slides = {"slip": lambda t, q, v, args: v[:1], "friction": MU}

@@ -150,7 +150,7 @@ LOCATED = [(ji.EventCorrected(), {"h": 0.00501}), (ji.EventDriven(order=5), {"st
 @pytest.mark.parametrize(
     ("of", "scheme", "options"),
     [
-        ("place", *LOCATED[0]), ("speed", *LOCATED[1]), slow("place", *LOCATED[1]), slow("speed", *LOCATED[0]),
+        ("place", *LOCATED[0]), *(slow("speed", *located) for located in LOCATED), slow("place", *LOCATED[1]),
         *(slow("place, turned over", *located) for located in LOCATED),
     ],
     ids=lambda x: x if isinstance(x, str) else type(x).__name__,
@@ -201,6 +201,7 @@ KINKED = [
     "sorted",
     "equal branches",
     "loop that converges",
+    "drag",
 ]
 
 
@@ -245,15 +246,18 @@ def test_values_alone_have_no_doubts():
 
 @pytest.mark.parametrize(("scheme", "within"), [(SCHEMES[1], 0.02), slow(SCHEMES[2], 1e-9)], ids=["steps", "located"])
 def test_fixed_time_of_a_jump_matters_to_derivatives_by_time(scheme, within):
-    """F = 1 up to t = .4, then -1: dv/dt0 = dv/dt1 = -1, not the mean force, to 2 h by steps;
-    also where jax differentiates."""
+    """F = 1 up to t = .4, then -1: dv/dt0 = dv/dt1 = -1, not the mean force, to 2 h by steps."""
     clock, options = ji.Problem(KINKS["fixed time"]), {"args": 0.5, "scheme": scheme}
     found = ji.sensitivities(clock, [0.0], [1.0], t1=1.0, h=0.01, wrt=("q0", "t0", "t1"), **options)
     assert found.trusted
     np.testing.assert_allclose([found.jacobian["v"][x].item() for x in ("q0", "t0", "t1")], [0, -1, -1], atol=within)
 
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("scheme", "within"), [(SCHEMES[1], 0.02), (SCHEMES[2], 1e-9)], ids=["steps", "located"])
+def test_fixed_time_of_a_jump_matters_where_jax_differentiates(scheme, within):
     def last(t1):
-        found = ji.solve(clock, [0.0], [1.0], t1=t1, steps=100, **options)
+        found = ji.solve(ji.Problem(KINKS["fixed time"]), [0.0], [1.0], t1=t1, steps=100, args=0.5, scheme=scheme)
         return found.v[-1, 0], found.status
 
     slope, status = jax.jacfwd(last, has_aux=True)(1.0)
@@ -368,7 +372,7 @@ def test_friction_steeper_than_a_step_is_told(scheme):
 
 # pulled against dry friction on a belt, from rest on it
 PULLED = ji.Problem(lambda t, q, v, args: args["pull"] - args["drag"] * jnp.sign(v - args["belt"]))
-STARTED = [(ji.MoreauJean(), 200), (ji.EventDriven(), 1)]
+STARTED = [(ji.MoreauJean(), 200), (ji.EventDriven(order=5), 1)]
 STARTED += [slow(s, 200) for s in (ji.EventCorrected(), ji.PaoliSchatzman(), ji.Maury())]
 
 

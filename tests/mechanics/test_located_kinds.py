@@ -15,7 +15,7 @@ from support.static_friction import BLOCK, NUMBERS, located
 from support.static_friction import MOTIONS as STATIC
 
 KINDS = ("impact", "stop", "reversal", "break", "release")
-TIGHT = ji.EventDriven(1e-11, 1e-11)
+TIGHT = ji.EventDriven(1e-11, 1e-11, order=5)
 G = 9.81
 OPTIONS = {"t1": 1.9, "steps": 5, "scheme": TIGHT, "save": ji.Events(impacts=5, kinds=KINDS)}
 NEAR = {"rtol": 1e-10, "atol": 1e-10}

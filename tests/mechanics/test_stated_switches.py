@@ -92,7 +92,9 @@ def relay_exact(x):
 RELAY = jnp.array([0.5, 1.0, 0.1, 3.0])
 
 
-@pytest.mark.parametrize("scheme", [SCHEME, pytest.param(ji.EventCorrected(), marks=pytest.mark.slow)], ids=repr)
+@pytest.mark.parametrize(
+    "scheme", [ji.EventDriven(order=5), slow(ji.EventCorrected())], ids=lambda scheme: type(scheme).__name__
+)
 def test_a_relay_with_a_dead_band(scheme):
     """Both ends are passed both ways; numbers that the functions close over are differentiated too. The force is
     constant on each side, for which both schemes are exact."""

@@ -20,7 +20,7 @@ def cases(names):
     return [(name, case) for name in names for case in catalogue.get(name).cases]
 
 
-FEW = ("bouncing-ball", "shaw-holmes", "lift-off", "adly-thieu", "groove")
+FEW = ("bouncing-ball", "shaw-holmes", "lift-off", "adly-thieu")
 
 
 # chains and boxes of a hundred bodies go through XLA, and take minutes
@@ -127,8 +127,7 @@ def test_tolerance_is_of_each_coordinate():
 
 
 def test_the_estimate_bounds_the_error():
-    """Of one motion, of lanes with a fast and a failed one among them, and through XLA;
-    None of schemes that go by steps.
+    """Of one motion, and of lanes with a fast and a failed one among them; None of schemes that go by steps.
 
     Of the substeps of order 8 the estimate is an upper one, ten to a thousand times the errors of motions
     that do not make errors grow.
@@ -152,9 +151,6 @@ def test_the_estimate_bounds_the_error():
     )
     np.testing.assert_allclose(lanes.error[0], found.error, rtol=1e-6)
     assert np.isfinite(lanes.error[2]) and lanes.failed.tolist() == [False, True, False]
-    xla = ji.solve(entry.problem, case.q0, case.v0, execution="xla", **run)
-    # estimates near rounding are rounding
-    np.testing.assert_allclose(xla.error, found.error, rtol=0.02)
     other = ji.solve(entry.problem, case.q0, case.v0, t1=0.1, steps=4, **given)
     assert other.error is None
 
@@ -194,6 +190,17 @@ def test_order_of_substeps_across_impacts(name, label, steps):
     assert np.log(error[0] / error[1]) / np.log(steps[1] / steps[0]) > 7.5 and error[1] < 1e-10, error
 
 
+@pytest.mark.slow
+def test_the_estimate_through_xla_is_that_of_native_code():
+    entry, case = catalogue.get("shaw-holmes"), catalogue.get("shaw-holmes").case("damped")
+    run = {"scheme": ji.EventDriven(1e-11, 1e-11), "steps": 4, "t1": case.t1, "args": case.args, "save": "final"}
+    native, xla = (
+        ji.solve(entry.problem, case.q0, case.v0, e=case.restitution, execution=way, **run) for way in ("native", "xla")
+    )
+    # estimates near rounding are rounding
+    np.testing.assert_allclose(xla.error, native.error, rtol=0.02)
+
+
 def test_derivatives_by_loose_tolerances_are_trusted_and_right():
     """Of forced oscillators with no impact near t1; off by no more than a tolerance."""
     entry = catalogue.get("shaw-holmes")
@@ -218,7 +225,7 @@ def test_an_impact_within_the_error_of_the_motion_of_the_end_is_doubtful():
     t1 = np.pi / 2 + np.linspace(-0.1, 0.1, 401)
     ones = np.ones((len(t1), 1))
     found = ji.sensitivities(
-        problem, 0.5 * ones, 0 * ones, t1=t1, steps=1, e=0.5, scheme=ji.EventDriven(1e-3, 1e-3), wrt=("q0",),
+        problem, 0.5 * ones, 0 * ones, t1=t1, steps=1, e=0.5, scheme=ji.EventDriven(1e-3, 1e-3, order=5), wrt=("q0",),
         progress=False
     )  # fmt: skip
     dv, trusted = np.asarray(found.jacobian["v"]["q0"]).ravel(), np.asarray(found.trusted)

@@ -42,13 +42,15 @@ def test_what_is_not_located_is_told(name):
 @pytest.mark.parametrize("name", CASES)
 def test_before_the_lift_stops_and_the_belt_starts_nothing_is_told(name):
     problem, q0, v0, *_ = CASES[name]
-    found = ji.sensitivities(problem, q0, v0, t1=0.2, args=0.25, wrt="args", scheme=ji.EventDriven())
+    found = ji.sensitivities(problem, q0, v0, t1=0.2, args=0.25, wrt="args", scheme=ji.EventDriven(order=5))
     assert found.trusted and found.status == 0
 
 
 def test_of_a_drive_without_a_kink_nothing_is_told():
     smooth = lift.replace(joints=lambda t, q, args: q[:1] - args * jnp.sin(t))
-    found = ji.sensitivities(smooth, [0.0, 0.0], [0.5, 0.5], t1=0.4, args=0.5, wrt="args", scheme=ji.EventDriven())
+    found = ji.sensitivities(
+        smooth, [0.0, 0.0], [0.5, 0.5], t1=0.4, args=0.5, wrt="args", scheme=ji.EventDriven(order=5)
+    )
     np.testing.assert_allclose(found.jacobian["q"]["args"], np.sin(0.4), atol=1e-8)
     assert found.trusted
 
@@ -58,7 +60,7 @@ def test_more_kinks_than_are_located_are_told():
     `EventDriven` locates none of them."""
     ramps = lambda t, a: a * jnp.sum(jnp.maximum(t - jnp.linspace(0.05, 0.5, 10), 0))
     driven = lift.replace(joints=lambda t, q, args: q[:1] - ramps(t, args))
-    found = ji.solve(driven, [0.0, 0.0], [0.0, 0.0], t1=0.6, args=0.1, scheme=ji.EventDriven())
+    found = ji.solve(driven, [0.0, 0.0], [0.0, 0.0], t1=0.6, args=0.1, scheme=ji.EventDriven(order=5))
     assert Status(int(found.status)) & Status.INPUT_INVALID
 
 

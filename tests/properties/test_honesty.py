@@ -88,7 +88,7 @@ def check_values(d: int, names, count: int, walls: int = WALLS):
 
 @pytest.mark.parametrize("d", [1])
 def test_clean_is_right(d):
-    check_values(d, ["moreau-jean"], 12)
+    check_values(d, ["moreau-jean"], 8)
 
 
 @pytest.mark.slow

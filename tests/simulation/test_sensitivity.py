@@ -247,12 +247,16 @@ DEFAULT = [("stick1d", "PaoliSchatzman")]
 
 @pytest.mark.parametrize(("name", "scheme"), each(PROPERTIES, DEFAULT))
 def test_values_and_both_modes(name, scheme, request):
-    """The values do not know of derivatives; reverse mode, lane by lane, is forward mode of a batch."""
+    """The values do not know of derivatives; in the slow suite, reverse mode, lane by lane, is forward mode of a batch,
+    which otherwise `test_jacobians.py` asks."""
     case = cases.get(name)
     theta = jnp.asarray(case.theta)
     value = jax.jit(solved(name, scheme))(theta)
-    for sensitivity in ("discrete", "none") if request.node.get_closest_marker("slow") else ("none",):
+    breadth = request.node.get_closest_marker("slow")
+    for sensitivity in ("discrete", "none") if breadth else ("none",):
         np.testing.assert_array_equal(jax.jit(solved(name, scheme, sensitivity))(theta), value)
+    if not breadth:
+        return
 
     @jax.jit
     def backwards(theta):
