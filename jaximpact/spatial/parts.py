@@ -78,7 +78,7 @@ class Part:
         return [0.0 for _ in self.gap_names]
 
     @property
-    def restitutions(self) -> list[Any]:
+    def restitutions(self) -> list[Number]:
         """Coefficient of restitution of each gap."""
         return [getattr(self, "restitution", 0.0) for _ in self.gap_names]
 
