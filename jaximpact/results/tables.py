@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..jaxtools.optional_packages import import_optional
 from ..mechanics.events.impact_record import KINDS
@@ -191,7 +192,7 @@ def to_table(solution: Solution) -> pandas.DataFrame:
     return pandas.DataFrame(columns, index=pandas.MultiIndex.from_arrays([*index, time], names=[*names, "t"]))
 
 
-def spread_columns(name: str, values: Any, names: tuple[str, ...] | None = None) -> dict[str, np.ndarray]:
+def spread_columns(name: str, values: ArrayLike, names: tuple[str, ...] | None = None) -> dict[str, np.ndarray]:
     """Columns (n,) from an array (n, ...): ``name`` itself, or one column per component,
     with ``names`` of the components if given."""
     array = np.asarray(values)
