@@ -11,6 +11,7 @@ from ..mechanics.scheme import Timing
 from ..mechanics.status import Status
 from ..results import Origin, Solution
 from ..results.tables import STATE
+from .design import Design
 from .record import Record
 from .schema import DONE, REFUSED
 from .system import StudySystem
@@ -58,7 +59,7 @@ def as_solution(dataset: Any, record: Record, system: StudySystem) -> Solution:
     return Solution(**numbers, values=values, timing=Timing.of(system.scheme), origin=origin)
 
 
-def _values(system: StudySystem, design: Any, stored: dict[str, np.ndarray]) -> Any:
+def _values(system: StudySystem, design: Design, stored: dict[str, np.ndarray]) -> Any:
     """Stored values of the save function in its original pytree structure."""
     one = system.lane({key: column[0] for key, column in design.values.items()})
     state = (np.zeros(()), np.asarray(one["q0"]), np.asarray(one["v0"]))

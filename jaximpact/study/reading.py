@@ -23,6 +23,7 @@ from ..mechanics.status import FAILURES, Status
 from ..results import Solution
 from ..results.provenance import settings_of
 from ..results.safe_reading import first_mismatch, printable
+from ..results.save import SaveLike
 from ..simulation.solve import solve
 from .design import Blocks, Design
 from .importing import origin
@@ -48,7 +49,7 @@ def renamed_argument(old: str, new: str) -> Callable[[F], F]:
 
     def decorate(function: F) -> F:
         @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: object, **kwargs: object) -> object:
             if old in kwargs:
                 warnings.warn(f"{old} is called {new} now: write {new}=...", DeprecationWarning, stacklevel=2)
                 kwargs[new] = kwargs.pop(old)
@@ -294,7 +295,7 @@ class Reading(StudyLike):
 
     # single lanes
 
-    def lane(self, index: int | tuple[int, ...] | Mapping[str, int], save: Any = None) -> Solution:
+    def lane(self, index: int | tuple[int, ...] | Mapping[str, int], save: SaveLike | None = None) -> Solution:
         """Computes a single lane by `solve`, with ``sensitivity="none"``.
 
         Args:

@@ -33,7 +33,7 @@ class Variable(NamedTuple):
     attributes: dict[str, Any]
 
     @property
-    def fill(self) -> Any:
+    def fill(self) -> float | int | bool:
         """Fill value for entries that have not been computed."""
         return np.nan if self.dtype.kind == "f" else 0
 

@@ -7,16 +7,18 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..catalogue import Case, get
 from ..jaxtools.argument_checks import check_kind, dotted_entries, is_number, is_whole, real_array
+from ..mechanics.contact.solver import ContactSolver
 from ..mechanics.method_names import projection_from_name, scheme_from_name, suggestion
 from ..mechanics.motion import OF_CONTACTS, OF_FRICTION
 from ..mechanics.problem import Problem
 from ..mechanics.scheme import Scheme
 from ..mechanics.trials.stops import Until
 from ..results.safe_reading import first_mismatch
-from ..results.save import Save
+from ..results.save import Save, SaveLike
 from ..simulation.arguments import choose_grid, choose_methods
 from ..simulation.random_keys import of_lanes, of_one, words_of
 from .design import ROOTS, Design
@@ -89,8 +91,8 @@ class Spec:
         *,
         case: str | None = None,
         scheme: Scheme | None = None,
-        projection: Any = None,
-        save: Any = "final",
+        projection: ContactSolver | None = None,
+        save: SaveLike = "final",
         until: Any = None,
         **base: Any,
     ) -> Spec:
@@ -152,7 +154,7 @@ class Spec:
         base = self.base | {name: encode(x, name) for name, x in self.keys(numbers).items()}
         return dataclasses.replace(self, design=Design("points", self.design.at(where)), base=base)
 
-    def keys(self, numbers: Any) -> dict[str, np.ndarray]:
+    def keys(self, numbers: ArrayLike) -> dict[str, np.ndarray]:
         """Keys (B, 2) of the lanes at the places ``numbers`` (B,) of the design, under their name;
         none for a problem without noise."""
         return {name: of_lanes(decode(x), numbers) for name, x in self.base.items() if name == "key"}
@@ -267,7 +269,7 @@ def _until(value: Any) -> Any:
     return make(given, **{key: x for key, x in value.items() if key != kinds[0]})
 
 
-def _design(table: Any) -> Design:
+def _design(table: dict) -> Design:
     check_kind("design", table, Mapping, "a table")
     kind = table.get("kind", "grid")
     if kind not in KINDS:
@@ -286,7 +288,7 @@ def _design(table: Any) -> Design:
     return Design.grid(**values) if kind == "grid" else Design.points(**values)
 
 
-def _values(key: str, value: Any) -> Any:
+def _values(key: str, value: object) -> Any:
     """Values of a quantity in a table: a list, or a range."""
     if not isinstance(value, Mapping):
         return value

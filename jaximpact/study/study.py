@@ -27,7 +27,7 @@ from ..jaxtools.warnings import JaximpactWarning
 from ..mechanics.problem import Problem
 from ..mechanics.status import FAILURES, Status
 from ..results.provenance import CHECKS, now, provenance, settings_now, settings_of
-from ..results.save import Save
+from ..results.save import SaveLike
 from .design import Blocks, Design
 from .fingerprint import fingerprint, sources
 from .reading import Reading, as_store, renamed_argument
@@ -85,13 +85,13 @@ class Study(Reading):
         problem: str | Problem,
         design: Design,
         *,
-        q0: Any = None,
-        v0: Any = None,
-        t1: Any = None,
-        h: Any = None,
+        q0: ArrayLike | None = None,
+        v0: ArrayLike | None = None,
+        t1: ArrayLike | None = None,
+        h: ArrayLike | None = None,
         t0: ArrayLike = 0.0,
         case: str | None = None,
-        save: Save | Any = "final",
+        save: SaveLike = "final",
         until: Any = None,
         chunk: int | None = None,
         **options: Unpack[MotionOptions],

@@ -393,7 +393,7 @@ class ZarrStore(Store):
         os.replace(new, path)
         self._synchronise(path.parent)
 
-    def _synchronise_file(self, file: IO[Any]) -> None:
+    def _synchronise_file(self, file: IO) -> None:
         file.flush()
         self._flush(file.fileno())
 
@@ -451,7 +451,7 @@ def _rewrite(descriptor: int, text: str) -> None:
     os.write(descriptor, text.encode())
 
 
-def _bits_of(attributes: Any) -> dict[str, int]:
+def _bits_of(attributes: Mapping) -> dict[str, int]:
     """Returns the numbers of the status bits by name that the attributes of a stored array give;
     names that nobody knows are left out."""
     names, masks = str(attributes.get("flag_meanings", "")).split(), np.ravel(attributes.get("flag_masks", []))
