@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..analysis.balance import Balance
 from ..analysis.impacts import Impacts
@@ -143,11 +144,11 @@ def _sound(solution: Solution) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.n
 
 
 def plot_derivatives(
-    t: Any,
-    derivatives: Mapping[str, Mapping[str, Any]],
+    t: ArrayLike,
+    derivatives: Mapping[str, Mapping[str, ArrayLike]],
     path: str | Path | None = None,
     *,
-    impacts: Any = (),
+    impacts: ArrayLike = (),
     title: str = "",
 ) -> Any:
     """Draws derivatives along a motion, tangents or adjoints: one panel for each derivative, one curve for each method.

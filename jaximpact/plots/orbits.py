@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..analysis.bifurcation_curves import BifurcationCurve
 from ..analysis.continuation import Branch
@@ -141,7 +142,7 @@ def _pieces(branch: Branch, i: int, stable: bool) -> tuple[np.ndarray, np.ndarra
     return np.array(x), np.array(y)
 
 
-def draw_lyapunov(found: Lyapunov, ax: Axes, *, parameter: Any = None, label: str = "") -> str:
+def draw_lyapunov(found: Lyapunov, ax: Axes, *, parameter: ArrayLike | None = None, label: str = "") -> str:
     """Draws Lyapunov exponents with error bars: block means of one motion,
     or the values of a batch over ``parameter`` (B,)."""
     exponents = np.asarray(found.exponents)

@@ -53,7 +53,7 @@ def tidy(ax: Axes) -> None:
     ax.tick_params(which="both", color=GREY, labelsize=9)
 
 
-def limits(set_limits: Callable[..., Any], values: np.ndarray, size: float, small: float = 1e-6) -> None:
+def limits(set_limits: Callable[..., object], values: np.ndarray, size: float, small: float = 1e-6) -> None:
     """Sets axis limits that do not magnify round-off, when ``values`` vary by less than ``small`` times ``size``."""
     values = values[np.isfinite(values)]
     if values.size and np.ptp(values) <= small * size:
