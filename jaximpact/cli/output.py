@@ -32,7 +32,7 @@ def summary_columns(solution: Solution, q0: np.ndarray, v0: np.ndarray) -> dict[
     return columns | {name: getattr(solution, name) for name in ("penetration", "residual", "status", "failed_at")}
 
 
-def by_component(name: str, values: Any) -> dict[str, np.ndarray]:
+def by_component(name: str, values: np.ndarray) -> dict[str, np.ndarray]:
     return {f"{name}[{i}]": values[:, i] for i in range(values.shape[1])}
 
 
@@ -50,7 +50,7 @@ def write_csv(path: Path, columns: Mapping[str, np.ndarray]) -> Path:
     return path
 
 
-def write_json(path: Path, command: str, content: Mapping[str, Any]) -> None:
+def write_json(path: Path, command: str, content: Mapping[str, object]) -> None:
     versions = {"jaximpact": __version__, "jax": jax.__version__, "numpy": np.__version__}
     record = {"command": command, "versions": versions | {"python": platform.python_version()}, **content}
     path.write_text(json.dumps(plain(record), indent=2) + "\n")
@@ -94,7 +94,7 @@ def shown(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float | np.floating) else str(value)
 
 
-def print_facts(facts: Mapping[str, Any]) -> None:
+def print_facts(facts: Mapping[str, object]) -> None:
     width = max(map(len, facts))
     for label, value in facts.items():
         print(f"  {label:<{width}}  " + shown(value).replace("\n", "\n" + " " * (width + 4)))

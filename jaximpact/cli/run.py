@@ -45,7 +45,7 @@ examples:
 """
 
 
-def add_command(commands: Any) -> None:
+def add_command(commands: argparse._SubParsersAction) -> None:
     """Adds the parser of `run`."""
     command = commands.add_parser("run", help="compute a motion or an ensemble", **shared.text(RUN))
     shared.add_shared(command)
