@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.typing import DTypeLike
 
 from ..jaxtools.argument_checks import check_kind
 from ..jaxtools.optional_packages import import_optional
 from .problem import Problem
+from .problem_parts import FrictionLike, RestitutionLike
 
 
 def from_sympy(
     method: Any,
     constraints: Sequence[Any] | Mapping[str, Any] = (),
     *,
-    restitution: Any = 0.0,
+    restitution: RestitutionLike = 0.0,
     energy: Any = None,
     coordinates: Sequence[str] | None = None,
     contacts: Sequence[str] | None = None,
@@ -26,8 +29,8 @@ def from_sympy(
     joints: Sequence[Any] = (),
     switches: Sequence[Any] = (),
     slip: Sequence[Any] = (),
-    friction: Any = None,
-    static_friction: Any = None,
+    friction: FrictionLike = None,
+    static_friction: FrictionLike = None,
 ) -> Problem:
     """`Problem` from equations of motion derived by SymPy; needs sympy.
 
@@ -84,7 +87,7 @@ def from_sympy(
     def function(what: list[str]) -> Callable[..., Array]:
         compiled = sympy.lambdify(order, [x for name in what for x in replaced[name]], modules="jax", cse=True)
 
-        def call(t: Any, q: Array, v: Array, args: Any) -> Array:
+        def call(t: Any, q: Array, v: Array, args: object) -> Array:
             time = jnp.asarray(t, q.dtype)
             found = compiled(time, *q, *v, *_values(names, args, q.dtype))
             return jnp.stack([jnp.asarray(x, q.dtype) for x in found])
@@ -102,11 +105,11 @@ def from_sympy(
     of_numbers = lambda found: lambda args: found(0.0, np.zeros(d), np.zeros(d), args)
     of_energy = lambda found: lambda t, q, v, args: found(t, q, v, args)[0]
 
-    def mass_of(q: Array, args: Any) -> Array:
+    def mass_of(q: Array, args: object) -> Array:
         return entries(0.0, q, jnp.zeros_like(q), args).reshape(d, d)
 
     def rates(along: Callable) -> Callable:
-        def slips(t: Any, q: Array, v: Array, args: Any) -> Array:
+        def slips(t: Any, q: Array, v: Array, args: object) -> Array:
             found = along(t, q, v, args)
             return found if len(found) == len(slip) else found.reshape(len(slip), -1)
 
@@ -131,7 +134,7 @@ def from_sympy(
 
 
 def _groups(
-    sympy: Any, constraints: Any, joints: Any, switches: Any, slip: Any, friction: Any, static_friction: Any
+    sympy: ModuleType, constraints: Any, joints: Any, switches: Any, slip: Any, friction: Any, static_friction: Any
 ) -> dict[str, list[list]]:
     """Collects the expressions by kind, a list of components for each;
     TypeError for anything that is no sequence of expressions."""
@@ -156,13 +159,15 @@ def _groups(
     }
 
 
-def _coefficients(sympy: Any, given: Any) -> list[list]:
+def _coefficients(sympy: ModuleType, given: Any) -> list[list]:
     """Returns the coefficients of friction as expressions; an empty list if all of them are numbers or functions."""
     every = list(given) if isinstance(given, list | tuple) else [given]
     return [[x] for x in every] if any(isinstance(x, sympy.Basic) for x in every) else []
 
 
-def _method_parts(sympy: Any, mechanics: Any, method: Any, energy: Any) -> tuple[list, Any, Any, Any, list]:
+def _method_parts(
+    sympy: ModuleType, mechanics: ModuleType, method: Any, energy: Any
+) -> tuple[list, Any, Any, Any, list]:
     """Returns coordinates, mass matrix, forcing and energy of a SymPy method without its constraints,
     and its holonomic constraints."""
     t = mechanics.dynamicsymbols._t
@@ -190,7 +195,7 @@ def _method_parts(sympy: Any, mechanics: Any, method: Any, energy: Any) -> tuple
     return q, mass, force, energy, joints
 
 
-def _without_constraints(sympy: Any, mechanics: Any, method: Any, t: Any) -> Any:
+def _without_constraints(sympy: ModuleType, mechanics: ModuleType, method: Any, t: Any) -> Any:
     """Makes Kane's method for the same bodies and loads, with all speeds independent.
 
     Raises:
@@ -219,7 +224,9 @@ def _without_constraints(sympy: Any, mechanics: Any, method: Any, t: Any) -> Any
     return free
 
 
-def _in_plain_symbols(sympy: Any, t: Any, q: list, parts: dict[str, list]) -> tuple[dict[str, list], list, list[str]]:
+def _in_plain_symbols(
+    sympy: ModuleType, t: Any, q: list, parts: dict[str, list]
+) -> tuple[dict[str, list], list, list[str]]:
     """Replaces functions of time in the expressions of ``parts`` by plain symbols.
 
     Returns the new expressions, the list of symbols in the order t, q, v, parameters, and the names of the parameters.
@@ -260,7 +267,7 @@ def _in_plain_symbols(sympy: Any, t: Any, q: list, parts: dict[str, list]) -> tu
     return replaced, [t, *plain.values(), *parameters], names
 
 
-def _kane(sympy: Any, method: Any, t: Any) -> tuple[list, Any, Any]:
+def _kane(sympy: ModuleType, method: Any, t: Any) -> tuple[list, Any, Any]:
     """Returns coordinates, mass matrix and forcing of Kane's equations,
     written in the derivatives of the coordinates."""
     q, u = list(method.q), list(method.u)
@@ -284,7 +291,7 @@ def _kane(sympy: Any, method: Any, t: Any) -> tuple[list, Any, Any]:
     return q, inverse.T * mass * inverse, inverse.T * (forcing - mass * drift)
 
 
-def _partial(sympy: Any, matrix: Any, functions: list, t: Any) -> Any:
+def _partial(sympy: ModuleType, matrix: Any, functions: list, t: Any) -> Any:
     """Returns the partial derivative of a matrix by the time t, with the given functions of time held fixed."""
     hold = {x: sympy.Dummy() for x in functions}
     back = {dummy: x for x, dummy in hold.items()}
@@ -313,7 +320,7 @@ def _refuse_kane(method: Any) -> None:
         ) from error
 
 
-def _gap(sympy: Any, expression: Any, what: str = "constraints") -> Any:
+def _gap(sympy: ModuleType, expression: Any, what: str = "constraints") -> Any:
     """Returns an expression of the argument ``what`` unchanged, or for an inequality x >= y the difference x - y.
 
     Raises:
@@ -334,7 +341,7 @@ def _short_list(expressions: Any) -> str:
     return text if len(text) <= 200 else text[:197] + "..."
 
 
-def _values(names: list[str], args: Any, dtype: Any) -> list[Array]:
+def _values(names: list[str], args: Any, dtype: DTypeLike) -> list[Array]:
     """Returns the values of the parameters, by name, from args; TypeError or ValueError if one is missing."""
     if not names:
         return []

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jax.extend.core import ClosedJaxpr
@@ -36,9 +36,6 @@ from .ir_writer import COLD, Writer
 from .lane_blocks import LaneBlocks, NoSections
 from .lane_frames import ThreadGrid, VectorLoop
 from .results import StreamEntry, store_result
-
-if TYPE_CHECKING:
-    pass
 
 
 class ProgramText(NamedTuple):
