@@ -14,6 +14,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from ..mechanics.problem import Problem
+from ..results.safe_reading import JsonObject
 from .formulas import evaluate, parse
 
 # numbers of steps, in thousandths, over which an error is taken: impacts then lie in many phases of their steps
@@ -66,10 +67,10 @@ class Case:
     friction: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, data: dict[str, Any]) -> Case:
+    def of(cls, data: JsonObject) -> Case:
         """Makes a case from its entry in the file."""
         exact = Exact(np.array(data["state"], float), np.array(data["jacobian"], float))
-        rest: dict[str, Any] = {key: _as_tuples(x) for key, x in data.items() if key not in ("state", "jacobian")}
+        rest: JsonObject = {key: _as_tuples(x) for key, x in data.items() if key not in ("state", "jacobian")}
         return cls(**rest, exact=exact)
 
     @cached_property
@@ -105,7 +106,7 @@ class Case:
         """Parameters that occur in the problem's functions."""
         return {k: x for k, x in self.parameters.items() if k != "e" and k not in self.position + self.velocity}
 
-    def start(self, theta: Any) -> tuple[Any, Any, Any, dict[str, Any]]:
+    def start(self, theta: Any) -> tuple[Any, Any, Any, JsonObject]:
         """Arguments (q0, v0, e, args) of `jaximpact.solve` from the values ``theta`` (p,) of the parameters."""
         values = dict(zip(self.parameters, theta, strict=True))
         q0, v0 = (jnp.stack([values[name] for name in names]) for names in (self.position, self.velocity))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
@@ -16,21 +16,27 @@ from ..jaxtools.optional_packages import import_optional
 from .problem import Problem
 from .problem_parts import FrictionLike, RestitutionLike
 
+if TYPE_CHECKING:
+    from sympy import Expr, Matrix, Symbol
+    from sympy.physics.mechanics import KanesMethod, LagrangesMethod
+
+    Coefficients: TypeAlias = Expr | FrictionLike | Sequence[Expr | float]  # one for all contacts, or one for each
+
 
 def from_sympy(
-    method: Any,
-    constraints: Sequence[Any] | Mapping[str, Any] = (),
+    method: KanesMethod | LagrangesMethod,
+    constraints: Sequence[Expr] | Mapping[str, Expr] = (),
     *,
     restitution: RestitutionLike = 0.0,
-    energy: Any = None,
+    energy: Expr | None = None,
     coordinates: Sequence[str] | None = None,
     contacts: Sequence[str] | None = None,
     units: str | Mapping[str, str] | None = None,
-    joints: Sequence[Any] = (),
-    switches: Sequence[Any] = (),
-    slip: Sequence[Any] = (),
-    friction: FrictionLike = None,
-    static_friction: FrictionLike = None,
+    joints: Sequence[Expr] = (),
+    switches: Sequence[Expr] = (),
+    slip: Sequence[Expr] = (),
+    friction: Coefficients = None,
+    static_friction: Coefficients = None,
 ) -> Problem:
     """`Problem` from equations of motion derived by SymPy; needs sympy.
 
@@ -134,7 +140,13 @@ def from_sympy(
 
 
 def _groups(
-    sympy: ModuleType, constraints: Any, joints: Any, switches: Any, slip: Any, friction: Any, static_friction: Any
+    sympy: ModuleType,
+    constraints: Sequence[Expr] | Mapping[str, Expr],
+    joints: Sequence[Expr],
+    switches: Sequence[Expr],
+    slip: Sequence[Expr],
+    friction: Coefficients,
+    static_friction: Coefficients,
 ) -> dict[str, list[list]]:
     """Collects the expressions by kind, a list of components for each;
     TypeError for anything that is no sequence of expressions."""
@@ -159,15 +171,15 @@ def _groups(
     }
 
 
-def _coefficients(sympy: ModuleType, given: Any) -> list[list]:
+def _coefficients(sympy: ModuleType, given: Coefficients) -> list[list]:
     """Returns the coefficients of friction as expressions; an empty list if all of them are numbers or functions."""
-    every = list(given) if isinstance(given, list | tuple) else [given]
+    every: list = list(given) if isinstance(given, list | tuple) else [given]
     return [[x] for x in every] if any(isinstance(x, sympy.Basic) for x in every) else []
 
 
 def _method_parts(
-    sympy: ModuleType, mechanics: ModuleType, method: Any, energy: Any
-) -> tuple[list, Any, Any, Any, list]:
+    sympy: ModuleType, mechanics: ModuleType, method: KanesMethod | LagrangesMethod, energy: Expr | None
+) -> tuple[list, Matrix, Matrix, Expr, list]:
     """Returns coordinates, mass matrix, forcing and energy of a SymPy method without its constraints,
     and its holonomic constraints."""
     t = mechanics.dynamicsymbols._t
@@ -195,7 +207,9 @@ def _method_parts(
     return q, mass, force, energy, joints
 
 
-def _without_constraints(sympy: ModuleType, mechanics: ModuleType, method: Any, t: Any) -> Any:
+def _without_constraints(
+    sympy: ModuleType, mechanics: ModuleType, method: KanesMethod | LagrangesMethod, t: Symbol
+) -> LagrangesMethod:
     """Makes Kane's method for the same bodies and loads, with all speeds independent.
 
     Raises:
@@ -225,7 +239,7 @@ def _without_constraints(sympy: ModuleType, mechanics: ModuleType, method: Any, 
 
 
 def _in_plain_symbols(
-    sympy: ModuleType, t: Any, q: list, parts: dict[str, list]
+    sympy: ModuleType, t: Symbol, q: list, parts: dict[str, list]
 ) -> tuple[dict[str, list], list, list[str]]:
     """Replaces functions of time in the expressions of ``parts`` by plain symbols.
 
@@ -237,7 +251,7 @@ def _in_plain_symbols(
     """
     v = [x.diff(t) for x in q]
     plain = {x: sympy.Dummy(f"q{i}") for i, x in enumerate(q)} | {x: sympy.Dummy(f"v{i}") for i, x in enumerate(v)}
-    symbols: set[Any] = set()
+    symbols: set[Symbol] = set()
     replaced = {}
     for what, expressions in parts.items():
         replaced[what] = [sympy.sympify(x).xreplace(plain) for x in expressions]
@@ -267,7 +281,7 @@ def _in_plain_symbols(
     return replaced, [t, *plain.values(), *parameters], names
 
 
-def _kane(sympy: ModuleType, method: Any, t: Any) -> tuple[list, Any, Any]:
+def _kane(sympy: ModuleType, method: KanesMethod, t: Symbol) -> tuple[list, Matrix, Matrix]:
     """Returns coordinates, mass matrix and forcing of Kane's equations,
     written in the derivatives of the coordinates."""
     q, u = list(method.q), list(method.u)
@@ -291,14 +305,14 @@ def _kane(sympy: ModuleType, method: Any, t: Any) -> tuple[list, Any, Any]:
     return q, inverse.T * mass * inverse, inverse.T * (forcing - mass * drift)
 
 
-def _partial(sympy: ModuleType, matrix: Any, functions: list, t: Any) -> Any:
+def _partial(sympy: ModuleType, matrix: Matrix, functions: list, t: Symbol) -> Matrix:
     """Returns the partial derivative of a matrix by the time t, with the given functions of time held fixed."""
     hold = {x: sympy.Dummy() for x in functions}
     back = {dummy: x for x, dummy in hold.items()}
     return matrix.xreplace(hold).diff(t).xreplace(back)
 
 
-def _refuse_kane(method: Any) -> None:
+def _refuse_kane(method: KanesMethod) -> None:
     """Raises for features of Kane's method that a `Problem` cannot express."""
     for found, what in (
         (method._uaux, "auxiliary speeds"),
@@ -320,7 +334,7 @@ def _refuse_kane(method: Any) -> None:
         ) from error
 
 
-def _gap(sympy: ModuleType, expression: Any, what: str = "constraints") -> Any:
+def _gap(sympy: ModuleType, expression: Expr | str, what: str = "constraints") -> Expr:
     """Returns an expression of the argument ``what`` unchanged, or for an inequality x >= y the difference x - y.
 
     Raises:

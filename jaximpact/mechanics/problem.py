@@ -398,7 +398,7 @@ class Problem(metaclass=Named):
     @classmethod
     def from_lagrangian(
         cls,
-        lagrangian: Callable[[Any, Array, Array, Any], Array],
+        lagrangian: Force,
         constraints: Constraints | None = None,
         restitution: RestitutionLike = 0.0,
         force: Force | None = None,
@@ -482,7 +482,7 @@ class Problem(metaclass=Named):
     @classmethod
     def from_momentum_force(
         cls,
-        force: Callable[[Any, Array, Array, Any], Array],
+        force: Force,
         constraints: Constraints | None = None,
         mass: MassLike = None,
         restitution: RestitutionLike = 0.0,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,7 +13,7 @@ from ..analysis.continuation import Branch
 from ..analysis.lyapunov import Lyapunov
 from ..analysis.orbits import PeriodicOrbit
 from ..jaxtools.argument_checks import real
-from .style import COLOURS, DARK, GREY, OUTSIDE, axis_labels, evenly, new_grid, tidy
+from .style import COLOURS, DARK, GREY, OUTSIDE, Style, axis_labels, evenly, new_grid, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,7 +26,7 @@ MARKERS = {
     "grazing": "X",
     "end of sticking": "s",
 }
-LINES: dict[bool, dict[str, Any]] = {True: {"lw": 1.8}, False: {"lw": 1.2, "ls": (0, (3, 2))}}  # stable or not
+LINES: dict[bool, Style] = {True: {"lw": 1.8}, False: {"lw": 1.2, "ls": (0, (3, 2))}}  # stable or not
 FARTHEST = 3.0  # multipliers of larger modulus are named at the edge of the complex plane, not drawn
 
 

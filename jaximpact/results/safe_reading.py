@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +17,7 @@ from ..jaxtools.argument_checks import is_number
 
 T = TypeVar("T")
 
+JsonObject = dict[str, Any]  # a table as JSON has it
 WORDS: dict[type, str] = {list: "list", dict: "table"}
 CODECS = {"bytes", "zstd"}  # what a study is written with; others may run code (pickles) or follow names
 TYPES = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)} | {
@@ -108,7 +109,7 @@ def check_arrays(path: Path) -> None:
                 raise ValueError(f"{printable(str(file))}: {error}") from None
 
 
-def _check_node(node: Mapping[str, Any]) -> None:
+def _check_node(node: JsonObject) -> None:
     kind = (node["zarr_format"], node["node_type"])
     if kind not in ((3, "group"), (3, "array")):
         raise ValueError(f"{kind} is nothing that a study contains")

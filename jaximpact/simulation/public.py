@@ -16,7 +16,7 @@ from ..results.save import SaveLike
 from . import ensemble as _ensemble
 from . import sensitivities as _sensitivities
 from . import solve as _solve
-from .call import Call
+from .call import Arguments, Call
 from .sensitivities import state
 
 
@@ -231,7 +231,7 @@ def sensitivities(
     )
 
 
-def _call(given: dict[str, Any], *others: str) -> Call:
+def _call(given: Arguments, *others: str) -> Call:
     """The call of a function with the arguments ``given`` by name, ``others`` left out."""
     for name in others:
         del given[name]

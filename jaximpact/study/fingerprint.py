@@ -29,6 +29,7 @@ from ..jaxtools.jaxpr_tools import is_literal
 from ..mechanics.coefficients import OfSpeed
 from ..mechanics.motion import OF_FRICTION
 from ..mechanics.problem import Problem, is_left_out
+from ..simulation.call import Arguments
 from ..simulation.canonical_arrays import canonical_state, cast_numbers
 from .importing import LIBRARY
 from .plain import encode
@@ -259,9 +260,9 @@ def _scrub(x: object) -> str:
 # source, for studies and versions whose jaxprs cannot be compared
 
 
-def sources(problem: Problem) -> dict[str, Any]:
+def sources(problem: Problem) -> Arguments:
     """Source-based fingerprint of a problem: a hash of the source of each of its functions, and its numbers."""
-    found: dict[str, Any] = {}
+    found: Arguments = {}
     for name in problem.__slots__:
         if name == "naming":  # names and units compute nothing
             continue

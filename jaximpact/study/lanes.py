@@ -11,6 +11,7 @@ from ..mechanics.scheme import Timing
 from ..mechanics.status import Status
 from ..results import Origin, Solution
 from ..results.tables import STATE
+from ..simulation.call import Arguments
 from .design import Design
 from .record import Record
 from .schema import DONE, REFUSED
@@ -50,7 +51,7 @@ def as_solution(dataset: Any, record: Record, system: StudySystem) -> Solution:
     values = (
         None if function is None else _values(system, design, {k: x for k, x in flat.items() if k.startswith("values")})
     )
-    numbers: dict[str, Any] = {name: flat.get(name) for name in ("t", *FIELDS)}
+    numbers: Arguments = {name: flat.get(name) for name in ("t", *FIELDS)}
     origin = Origin(
         every_step=system.save.every == 1 and function is None,
         naming=system.problem.naming,

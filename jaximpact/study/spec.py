@@ -20,6 +20,7 @@ from ..mechanics.trials.stops import Until
 from ..results.safe_reading import first_mismatch
 from ..results.save import Save, SaveLike
 from ..simulation.arguments import choose_grid, choose_methods
+from ..simulation.call import Arguments
 from ..simulation.random_keys import of_lanes, of_one, words_of
 from .design import ROOTS, Design
 from .importing import LIBRARY, folder_of, load, load_problem, problem_name
@@ -69,7 +70,7 @@ class Spec:
 
     problem: str
     design: Design
-    base: dict[str, Any]
+    base: Arguments
     scheme: Scheme
     projection: Any
     save: Any
@@ -185,14 +186,14 @@ def _case(name: str, case: str | None) -> Case:
     return entry.case(case)
 
 
-def _with_case(base: dict[str, Any], case: Case) -> dict[str, Any]:
+def _with_case(base: Arguments, case: Case) -> Arguments:
     """Fills in, from a case of the catalogue, the entries and parameters that are not given."""
     given = {"q0": case.q0, "v0": case.v0, "t1": case.t1, "e": case.restitution}
     base = base | {key: value for key, value in given.items() if base[key] is None}
     return base | {"args": case.parameters(base["args"])}
 
 
-def _canonical(base: dict[str, Any], design: Design, scheme: Scheme, save: Save, problem: Problem) -> dict[str, Any]:
+def _canonical(base: Arguments, design: Design, scheme: Scheme, save: Save, problem: Problem) -> Arguments:
     """Base values in canonical form: arrays for q0 and v0, numbers for times;
     raises for values that neither arguments nor design give."""
     varied = {key.text for key in design.keys}
@@ -220,7 +221,7 @@ def _canonical(base: dict[str, Any], design: Design, scheme: Scheme, save: Save,
     return found
 
 
-def _grid(base: dict[str, Any], design: Design, scheme: Scheme, save: Save, problem: Problem) -> float | None:
+def _grid(base: Arguments, design: Design, scheme: Scheme, save: Save, problem: Problem) -> float | None:
     """Time between rows for a scheme that chooses its own steps, as in `solve` without h;
     None for a scheme with fixed steps."""
     given = (design.values.get(name, base[name]) for name in ("t0", "t1"))

@@ -28,6 +28,7 @@ from ..mechanics.problem import Problem
 from ..mechanics.status import FAILURES, Status
 from ..results.provenance import CHECKS, now, provenance, settings_now, settings_of
 from ..results.save import SaveLike
+from ..simulation.call import Arguments
 from .design import Blocks, Design
 from .fingerprint import fingerprint, sources
 from .reading import Reading, as_store, renamed_argument
@@ -96,7 +97,7 @@ class Study(Reading):
         chunk: int | None = None,
         **options: Unpack[MotionOptions],
     ) -> None:
-        given: dict[str, Any] = {"q0": q0, "v0": v0, "t0": t0, "t1": t1, "h": h, **options}
+        given: Arguments = {"q0": q0, "v0": v0, "t0": t0, "t1": t1, "h": h, **options}
         spec = Spec.of(problem, design, case=case, save=save, until=until, **given)
         self._make(as_store(store), spec, chunk)
 

@@ -18,7 +18,7 @@ from ..mechanics.motion import OF_CONTACTS
 from ..mechanics.problem import Problem
 from ..mechanics.trials.stops import Until
 from ..results.save import Save
-from ..simulation.call import Call
+from ..simulation.call import Arguments, Call
 from ..simulation.canonical_arrays import check_coefficients, check_restitution, check_times
 from .design import ROOTS, Design, Key
 from .importing import load_problem
@@ -38,7 +38,7 @@ class StudySystem:
     scheme: Scheme
     projection: Any
     save: Save
-    base: dict[str, Any]
+    base: Arguments
     until: Until | None = None
 
     @classmethod
@@ -50,7 +50,7 @@ class StudySystem:
         methods[3] = dict.fromkeys(OPTIONAL) | methods[3]
         return cls(problem, *methods)
 
-    def columns(self, lanes: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], object]:
+    def columns(self, lanes: Mapping[str, np.ndarray]) -> tuple[Arguments, object]:
         """Arguments of `ensemble` by name for B lanes, given by the values (B, ...) of each quantity;
         q0 always has a lane axis.
 
