@@ -48,7 +48,8 @@ class MachineCode:
     """
 
     def __init__(self, engine: ExecutionEngine, address: int, is_final: bool = True) -> None:
-        self.engines, self.is_final = list[ExecutionEngine](), is_final
+        self.engines: list[ExecutionEngine] = []
+        self.is_final = is_final
         self.place = ctypes.c_void_p()  # of the address, for native callers
         self.use(engine, address)
 
