@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def check_bodies(
-    bodies: Bodies, problem: Problem, scheme: Scheme, e: Any, q: Array, args: object, shape_of: Callable
+    bodies: Bodies, problem: Problem, scheme: Scheme, e: ArrayLike, q: Array, args: object, shape_of: Callable
 ) -> None:
     """Raises ValueError or TypeError if ``bodies`` do not fit the call; arguments as of `Gaps.check`.
 
@@ -63,7 +63,9 @@ def check_bodies(
         check_listed(problem, scheme, e, args, shape_of)
 
 
-def _check_slip(bodies: Bodies, t: ArrayLike, one: Any, own: object, walls: int | None, outcome: Callable) -> None:
+def _check_slip(
+    bodies: Bodies, t: ArrayLike, one: jax.ShapeDtypeStruct, own: object, walls: int | None, outcome: Callable
+) -> None:
     """Raises ValueError or TypeError unless slip velocities of two bodies, and of a body against its obstacles, have
     equal numbers k of tangents.
 
@@ -95,7 +97,7 @@ def _check_images(bodies: Bodies) -> None:
         )
 
 
-def check_listed(problem: Problem, scheme: Scheme, e: Any, args: object, shape_of: Callable) -> None:
+def check_listed(problem: Problem, scheme: Scheme, e: ArrayLike, args: object, shape_of: Callable) -> None:
     """Raises if the scheme takes no listed bodies, or the problem or the restitution ``e`` has features that listed
     bodies do not support."""
     dense = "; of few bodies give Bodies(lists=False), all pairs as constraints of one dense function"

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from jax import Array
 from numpy.typing import ArrayLike
 
 from ..jaxtools.argument_checks import real, real_number, short
@@ -16,7 +15,7 @@ Point = tuple[float, float]
 Number = float | Callable[[Any], Any]  # a number, or a function of args
 
 
-def value_at(x: Any, args: object) -> Array:
+def value_at(x: Any, args: object) -> Any:
     """A number x of a part or body: itself or, if it is a function of args, its value at ``args``."""
     return x(args) if callable(x) else x
 

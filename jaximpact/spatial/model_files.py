@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -45,13 +47,13 @@ def inputs_of_args(t: ArrayLike, q: Array, v: Array, args: object) -> Any:
 
 
 def from_mjcf(
-    source: Any,
+    source: str | Path,
     restitution: Number = 0.0,
-    friction: Any = "file",
+    friction: Number | str = "file",
     contacts: str | Sequence[str] = "*",
     limits: str | Sequence[str] = "*",
     parts: Sequence[Part] = (),
-    control: Callable[..., Any] = inputs_of_args,
+    control: Callable[..., ArrayLike] = inputs_of_args,
 ) -> Model:
     """Makes a `System` of a robot's model file, MJCF or URDF, which MuJoCo
     (``pip install '.[robots]'`` in a clone) reads.
@@ -109,7 +111,7 @@ def from_mjcf(
     )
 
 
-def _compiled(mujoco: Any, source: Any) -> Any:
+def _compiled(mujoco: ModuleType, source: str | Path) -> Any:
     if isinstance(source, mujoco.MjModel):
         return source
     if not isinstance(source, str | PathLike):
@@ -184,7 +186,7 @@ class Builder:
         at = self.arrays.at(body, model.jnt_pos[j])
         return Motion(KINDS[kind], at, axis if kind > BALL else (0.0, 0.0, 0.0), name, float(armature[0]))
 
-    def forces(self, control: Callable[..., Any]) -> list[Part]:
+    def forces(self, control: Callable[..., ArrayLike]) -> list[Part]:
         """Returns springs, dampers, actuators, and compensation of weights."""
         model, arrays = self.model, self.arrays
         springs = not (arrays.disabled("SPRING") or arrays.disabled("PASSIVE"))
@@ -261,7 +263,7 @@ class Builder:
                 found.append(Brake(key, arms=arms, place=place, friction=loss, name=key))
         return found
 
-    def _actuators(self, ends: tuple[str, str], control: Callable[..., Any]) -> Part:
+    def _actuators(self, ends: tuple[str, str], control: Callable[..., ArrayLike]) -> Part:
         model = self.model
         found = []
         clamps = not self.arrays.disabled("CLAMPCTRL")
@@ -378,7 +380,7 @@ class Builder:
         return self.arrays.bodies[body], self.arrays.at(body, self.model.site_pos[i])
 
 
-def _range(limited: Any, limits: np.ndarray) -> tuple[float, float]:
+def _range(limited: object, limits: np.ndarray) -> tuple[float, float]:
     return (float(limits[0]), float(limits[1])) if limited else ANY
 
 

@@ -144,7 +144,7 @@ class Brake(Part):
         return [(self.name, "m")]
 
     @property
-    def friction_coefficients(self) -> list[Any]:
+    def friction_coefficients(self) -> list[Number]:
         return [self.friction]
 
 
@@ -273,7 +273,7 @@ class Actuators(Part):
 
     every: tuple[Actuator, ...]
     ranges: tuple[tuple[int, tuple[float, float]], ...]
-    control: Callable[..., Any]
+    control: Callable[..., ArrayLike]
 
     def load(self, loads: Loads, twists: Twists, t: ArrayLike, args: object) -> None:
         q, v = twists.pose.q, twists.v
@@ -284,7 +284,7 @@ class Actuators(Part):
                 f"control must give ({len(self.every)},), one input of each actuator, {names}; got {inputs.shape}"
             )
         inputs = jnp.broadcast_to(inputs, (len(self.every),))
-        forces: dict[int, Any] = {}
+        forces: dict[int, Tensor | float] = {}
         for i, one in enumerate(self.every):
             state = 1.0, length_of(one.arms, q), length_of(one.arms, v)
             affine = lambda factors, state=state: sum(x * y for x, y in zip(factors, state, strict=True) if x)

@@ -113,7 +113,7 @@ class Joint(Part):
         return half_turned(jnp.asarray(product(pose.rotation(self.b).T, pose.rotation(self.a)), pose.q.dtype))
 
 
-def _across(pose: Pose, body: str, axis: Vector) -> Any:
+def _across(pose: Pose, body: str, axis: Vector) -> Tensor:
     """Two directions (2, 3) of a body across an axis that is fixed in it."""
     return pose.direction(body, basis_across(np.array(axis)).T).T
 

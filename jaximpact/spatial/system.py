@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -17,6 +17,7 @@ from jax.typing import ArrayLike
 from ..jaxtools.argument_checks import is_traced, real, short
 from ..jaxtools.jaxpr_tools import replay_jaxpr
 from ..mechanics.problem import Problem
+from ..mechanics.problem_parts import RestitutionLike
 from ..planar.mechanism import (
     Kinds,
     check_options,
@@ -81,7 +82,7 @@ class System:
     """
 
     bodies: Any
-    parts: Any = ()
+    parts: Sequence[Part] = ()
     gravity: Any = 9.81
     tree: Tree = field(init=False, repr=False, compare=False)
 
@@ -148,7 +149,7 @@ class System:
         return self.tree.start()
 
     def start(
-        self, args: object = None, t0: float = 0.0, q0: ArrayLike | None = None, **rates: Any
+        self, args: object = None, t0: float = 0.0, q0: ArrayLike | None = None, **rates: ArrayLike
     ) -> tuple[Array, Array]:
         """Position and velocity (d,) at the start, consistent with the joints.
 
@@ -198,7 +199,7 @@ class System:
 
     # derivatives as one thinks of them
 
-    def retract(self, q: ArrayLike, **steps: Any) -> Array:
+    def retract(self, q: ArrayLike, **steps: ArrayLike) -> Array:
         """Moves bodies: coordinates (d,) from q (d,) by ``steps`` by name.
 
         Of a free body (6,): the displacement of its centre, and a rotation vector by which it turns, in the axes of the
