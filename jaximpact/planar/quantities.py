@@ -13,6 +13,7 @@ from ..jaxtools.argument_checks import real, real_number, short
 GROUND = "ground"  # what is no body
 Point = tuple[float, float]
 Number = float | Callable[[Any], Any]  # a number, or a function of args
+Restitution = float | Callable[[Any, Any], Any]  # a number, or a function of the speed of approach and of args
 
 
 def value_at(x: Any, args: object) -> Any:

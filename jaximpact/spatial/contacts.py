@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 from ..jaxtools.argument_checks import real_number
 from ..mechanics.coefficients import OfSpeed
 from ..planar.mechanism import names_of_stop
-from ..planar.quantities import GROUND, Number, value_at
+from ..planar.quantities import GROUND, Number, Restitution, value_at
 from .body import Body, vector_of
 from .distances import ROUND, nearest, tangents
 from .parts import Part
@@ -35,7 +35,7 @@ class Rough(Part):
     """
 
     friction: Number = 0.0
-    restitution: Number = 0.0
+    restitution: Restitution = 0.0
     name: str = ""
     drilling: float = 0.0
     rolling: float = 0.0
@@ -63,7 +63,7 @@ class Rough(Part):
         return [OfSpeed.or_as_given(self.friction)] * len(self.gap_names)
 
 
-def check_restitution(e: Number) -> None:
+def check_restitution(e: Restitution) -> None:
     """Raises ValueError unless e is a number in [0, 1] or a function."""
     if not callable(e) and not 0 <= real_number("restitution", e) <= 1:
         raise ValueError(f"restitution must be in [0, 1], got {e!r}")
@@ -193,7 +193,7 @@ class AngleStop(Part):
     of_hinge = True
     low: Number | None = None
     high: Number | None = None
-    restitution: Number = 0.0
+    restitution: Restitution = 0.0
     name: str = ""
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from ..jaxtools.argument_checks import short
-from ..planar.quantities import Number
+from ..planar.quantities import Number, Restitution
 from .body import Body, Frame, composite
 from .model import FileJoint, Model
 from .model_arrays import BALL, FREE, KINDS, Arrays, matrix_of, point, quaternion_product, refuse
@@ -48,7 +48,7 @@ def inputs_of_args(t: ArrayLike, q: Array, v: Array, args: object) -> Any:
 
 def from_mjcf(
     source: str | Path,
-    restitution: Number = 0.0,
+    restitution: Restitution = 0.0,
     friction: Number | str = "file",
     contacts: str | Sequence[str] = "*",
     limits: str | Sequence[str] = "*",
@@ -314,7 +314,7 @@ class Builder:
             return []
         return [(self.joints[model.wrap_objid[k]], float(model.wrap_prm[k])) for k in path]
 
-    def limits(self, chosen: Any, restitution: Number) -> list[Part]:
+    def limits(self, chosen: Any, restitution: Restitution) -> list[Part]:
         """Returns limits of the joints and tendons whose names match a pattern of ``chosen``."""
         model, cords = self.model, self.arrays.names_of("tendon")
         of = lambda limited: [] if self.arrays.disabled("LIMIT") else np.flatnonzero(limited).tolist()

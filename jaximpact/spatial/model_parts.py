@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
-from ..planar.quantities import Number
+from ..planar.quantities import Number, Restitution
 from .contacts import check_restitution
 from .dynamics import Loads
 from .parts import POINT, TURNED, Joint, Part
@@ -60,7 +60,7 @@ class Limits(Part):
     high: float
     name: str
     unit: str
-    restitution: Number = 0.0
+    restitution: Restitution = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -82,7 +82,7 @@ class Cone(Part):
     place: int
     high: float
     name: str
-    restitution: Number = 0.0
+    restitution: Restitution = 0.0
 
     def gaps(self, pose: Pose, t: ArrayLike, args: object) -> Tensor:
         vector = rotation_vector(pose.q[self.place : self.place + 4])

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from ..planar.quantities import GROUND, Number
+from ..planar.quantities import GROUND, Number, Restitution
 from .body import unit_vector, vector_of
 from .dynamics import Loads
 from .pose import Pose, Twists
@@ -78,7 +78,7 @@ class Part:
         return [0.0 for _ in self.gap_names]
 
     @property
-    def restitutions(self) -> list[Number]:
+    def restitutions(self) -> list[Restitution]:
         """Coefficient of restitution of each gap."""
         return [getattr(self, "restitution", 0.0) for _ in self.gap_names]
 

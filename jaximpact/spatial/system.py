@@ -17,7 +17,6 @@ from jax.typing import ArrayLike
 from ..jaxtools.argument_checks import is_traced, real, short
 from ..jaxtools.jaxpr_tools import replay_jaxpr
 from ..mechanics.problem import Problem
-from ..mechanics.problem_parts import RestitutionLike
 from ..planar.mechanism import (
     Kinds,
     check_options,

@@ -22,6 +22,7 @@ from ..mechanics.motion import OF_FRICTION
 from ..mechanics.problem import Problem
 from ..mechanics.scheme import Timing
 from ..mechanics.status import Status
+from ..mechanics.trials.stops import UntilLike
 from ..results import Solution
 from ..results.provenance import now, provenance
 from ..results.save import Save, SaveLike
@@ -86,7 +87,7 @@ class Run:
         h: ArrayLike,
         t0: ArrayLike = 0.0,
         save: SaveLike = 1,
-        until: Any = None,
+        until: UntilLike = None,
         block: int | None = None,
         **options: Unpack[MotionOptions],
     ) -> None:

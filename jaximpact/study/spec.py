@@ -16,7 +16,7 @@ from ..mechanics.method_names import projection_from_name, scheme_from_name, sug
 from ..mechanics.motion import OF_CONTACTS, OF_FRICTION
 from ..mechanics.problem import Problem
 from ..mechanics.scheme import Scheme
-from ..mechanics.trials.stops import Until
+from ..mechanics.trials.stops import Until, UntilLike
 from ..results.safe_reading import first_mismatch
 from ..results.save import Save, SaveLike
 from ..simulation.arguments import choose_grid, choose_methods
@@ -94,7 +94,7 @@ class Spec:
         scheme: Scheme | None = None,
         projection: ContactSolver | None = None,
         save: SaveLike = "final",
-        until: Any = None,
+        until: UntilLike = None,
         **base: Any,
     ) -> Spec:
         """Makes a `Spec` from the arguments of `Study`; checks each of them alone, not whether they fit together.

@@ -26,6 +26,7 @@ from ..jaxtools.trace_context import platform
 from ..jaxtools.warnings import JaximpactWarning
 from ..mechanics.problem import Problem
 from ..mechanics.status import FAILURES, Status
+from ..mechanics.trials.stops import UntilLike
 from ..results.provenance import CHECKS, now, provenance, settings_now, settings_of
 from ..results.save import SaveLike
 from ..simulation.call import Arguments
@@ -93,7 +94,7 @@ class Study(Reading):
         t0: ArrayLike = 0.0,
         case: str | None = None,
         save: SaveLike = "final",
-        until: Any = None,
+        until: UntilLike = None,
         chunk: int | None = None,
         **options: Unpack[MotionOptions],
     ) -> None:
