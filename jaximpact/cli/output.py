@@ -15,6 +15,8 @@ import numpy as np
 from .. import __version__
 from ..results import Solution
 
+Facts = dict[str, Any]  # what a command prints or writes, by name
+
 
 def motion_columns(solution: Solution) -> dict[str, np.ndarray]:
     columns = {"t": np.asarray(solution.t)}
@@ -24,7 +26,7 @@ def motion_columns(solution: Solution) -> dict[str, np.ndarray]:
 
 
 def summary_columns(solution: Solution, q0: np.ndarray, v0: np.ndarray) -> dict[str, np.ndarray]:
-    columns: dict[str, Any] = {"motion": np.arange(len(q0)), **by_component("q0", q0), **by_component("v0", v0)}
+    columns: Facts = {"motion": np.arange(len(q0)), **by_component("q0", q0), **by_component("v0", v0)}
     for name in ("q", "v", "impulse"):
         columns |= by_component(name, getattr(solution, name)[:, -1])
     if solution.energy is not None:
@@ -37,7 +39,7 @@ def by_component(name: str, values: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def write_arrays(path: Path, solution: Solution, **more: Any) -> Path:
-    arrays: dict[str, Any] = {
+    arrays: Facts = {
         name: np.asarray(x) for name, x in vars(solution).items() if x is not None and name not in ("timing", "origin")
     }
     np.savez_compressed(path, **arrays, **more)

@@ -22,7 +22,7 @@ from ..mechanics.problem import Problem
 from ..mechanics.status import FAILURES, Status
 from ..results import Solution
 from ..results.provenance import settings_of
-from ..results.safe_reading import first_mismatch, printable
+from ..results.safe_reading import JsonObject, first_mismatch, printable
 from ..results.save import SaveLike
 from ..simulation.solve import solve
 from .design import Blocks, Design
@@ -38,6 +38,8 @@ from .zarr_store import ZarrStore
 
 if TYPE_CHECKING:
     import xarray
+
+    from ..simulation.call import Arguments
 
 F = TypeVar("F", bound=Callable[..., Any])
 # facts stored with a finished chunk, which need no reading of its arrays
@@ -227,7 +229,7 @@ class Reading(StudyLike):
         """Context with the jax settings with which the study is computed."""
         return settings_of(self._record.settings)
 
-    def arguments(self, which: Any = slice(None)) -> dict[str, Any]:
+    def arguments(self, which: Any = slice(None)) -> Arguments:
         """Arguments of `ensemble` and `sensitivities` for all or some lanes, in the order of the design.
 
         Use: ``ensemble(study.problem, **study.arguments())``. Imports the problem as `lane` does.
@@ -343,7 +345,7 @@ class Reading(StudyLike):
     def _finished_chunks(self) -> set[int]:
         return {block for block in self.store.finished() if block < len(self.blocks)}
 
-    def _facts(self, block: int) -> dict[str, Any]:
+    def _facts(self, block: int) -> JsonObject:
         problem: object = None
         try:
             found = self.store.facts(block)

@@ -25,6 +25,7 @@ from ..mechanics.status import Status
 from ..mechanics.trials.stops import UntilLike
 from ..results import Solution
 from ..results.provenance import now, provenance
+from ..results.safe_reading import JsonObject
 from ..results.save import Save, SaveLike
 from ..results.tables import MEANING
 from ..simulation.arguments import check_start
@@ -186,7 +187,7 @@ class Run:
         }
         return Schema(rows, self.blocks, (*self._variables, DONE), None, words)
 
-    def _record(self) -> dict[str, Any]:
+    def _record(self) -> JsonObject:
         """Record that identifies the run: hashes of its numbers and of its functions' jaxprs,
         and the methods in words."""
         motion, problem = self._motion, self._stated

@@ -17,7 +17,7 @@ from ..mechanics.motion import OF_CONTACTS, OF_FRICTION
 from ..mechanics.problem import Problem
 from ..mechanics.scheme import Scheme
 from ..mechanics.trials.stops import Until, UntilLike
-from ..results.safe_reading import first_mismatch
+from ..results.safe_reading import JsonObject, first_mismatch
 from ..results.save import Save, SaveLike
 from ..simulation.arguments import choose_grid, choose_methods
 from ..simulation.call import Arguments
@@ -135,7 +135,7 @@ class Spec:
         )
 
     @classmethod
-    def from_table(cls, table: Mapping[str, Any]) -> Spec:
+    def from_table(cls, table: JsonObject) -> Spec:
         """Makes a `Spec` from a table as TOML gives it; see `EXAMPLE` for its entries.
 
         Raises:

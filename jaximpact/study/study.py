@@ -7,12 +7,11 @@ import os
 import sys
 import tomllib
 import warnings
-from collections.abc import Mapping
 from concurrent.futures import Executor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self, Unpack
+from typing import Self, Unpack
 
 import jax
 import numpy as np
@@ -28,6 +27,7 @@ from ..mechanics.problem import Problem
 from ..mechanics.status import FAILURES, Status
 from ..mechanics.trials.stops import UntilLike
 from ..results.provenance import CHECKS, now, provenance, settings_now, settings_of
+from ..results.safe_reading import JsonObject
 from ..results.save import SaveLike
 from ..simulation.call import Arguments
 from .design import Blocks, Design
@@ -103,7 +103,7 @@ class Study(Reading):
         self._make(as_store(store), spec, chunk)
 
     @classmethod
-    def from_table(cls, table: Mapping[str, Any], store: str | os.PathLike[str] | Store | None = None) -> Self:
+    def from_table(cls, table: JsonObject, store: str | os.PathLike[str] | Store | None = None) -> Self:
         """Makes the study that a table describes, in the form of `from_file`; in ``store`` if given.
 
         Raises:
