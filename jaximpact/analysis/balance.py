@@ -34,6 +34,7 @@ from ..mechanics.linearisation import Metric, acceleration, gap_derivatives, lin
 from ..mechanics.problem import Problem
 from ..results import Arrays, Drawable, Solution, with_names
 from ..results.impulse_intervals import runs
+from ..simulation.call import Arguments
 from ..simulation.canonical_arrays import cast_numbers, split_restitution
 from .checks import check_no_noise, check_numbers_of_contacts, check_result, check_solution, takes_study
 from .listed_pairs import SelectedPairs, every_step, is_listed, over_rows
@@ -137,7 +138,7 @@ def balance(problem: Problem, solution: Solution, *, args: object = None, e: Arr
     parts = _intervals(problem, args, e, (t, q, v), (np.diff(impulse, axis=0), held, rubbed))
     work, loss, friction, driven, gained = (np.concatenate([np.zeros_like(x[:1]), np.cumsum(x, axis=0)]) for x in parts)
     energy = kinetic - kinetic[0] - work + loss + friction - driven
-    more: dict[str, Any] = {} if rubbed is None else {"friction": friction}
+    more: Arguments = {} if rubbed is None else {"friction": friction}
     return Balance(t, kinetic, work, loss, driven, energy, momentum - momentum[0] - gained, **more)
 
 

@@ -38,7 +38,7 @@ from ..mechanics.motion import OF_FRICTION
 from ..mechanics.problem import Problem
 from ..mechanics.status import FAILURES
 from ..results import Arrays, Drawable, with_names
-from ..simulation.call import Call
+from ..simulation.call import Arguments, Call
 from ..simulation.canonical_arrays import canonical_state
 from ..simulation.ensemble import ensemble
 from ..simulation.sensitivities import sensitivities
@@ -182,7 +182,7 @@ def continue_curve(
     if not real_number("tol", tol) > 0:
         raise ValueError(f"tol must be positive, got {tol!r}")
     q, v = (np.asarray(x, np.float64) for x in canonical_state(q0, v0))
-    own: dict[str, Any] = {name: options.get(name) for name in OF_CONTACTS}
+    own: Arguments = {name: options.get(name) for name in OF_CONTACTS}
     own = {name: np.asarray(x)[None] if np.ndim(x) == 1 else x for name, x in own.items()}
     call = Call(problem, q, v, t0=t0, steps=steps * cycles, **{**options, **own})
     system = ForcedSystem(call, tuple(paths), low, high - low, period, cycles)

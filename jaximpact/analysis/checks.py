@@ -23,6 +23,7 @@ from ..results import Solution
 from ..results.impulse_intervals import runs
 from ..results.result import Result
 from ..results.save import SaveLike
+from ..simulation.call import Arguments
 from ..simulation.canonical_arrays import (
     cast_numbers,
     check_coefficients,
@@ -279,7 +280,7 @@ class StudyLike(ABC):
     @abstractmethod
     def solution(self) -> Solution: ...
     @abstractmethod
-    def arguments(self, which: Any = ...) -> dict[str, Any]: ...
+    def arguments(self, which: Any = ...) -> Arguments: ...
     @abstractmethod
     def lane(self, index: int | tuple[int, ...] | Mapping[str, int], save: SaveLike | None = None) -> Solution: ...
     @abstractmethod

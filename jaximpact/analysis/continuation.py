@@ -40,7 +40,7 @@ from ..mechanics.labels import UNNAMED, Labels
 from ..mechanics.motion import STATED
 from ..mechanics.problem import Problem
 from ..results import Arrays, Drawable, Result, with_names
-from ..simulation.call import Call
+from ..simulation.call import Arguments, Call
 from ..simulation.validation import check_problem
 from .checks import REPEATS, StudyLike, TimeLike, check_no_noise, of_a_study, parameter_name, parameter_path
 from .default_scheme import ORBIT, choose_scheme
@@ -222,7 +222,7 @@ def continue_orbit(
         raise ValueError(f"direction must be 1 or -1, got {direction!r}")
     if not 0 < real_number("step", step) < 1:
         raise ValueError(f"step must lie between 0 and 1, got {step!r}")
-    given: dict[str, Any] = {"steps": steps, "t0": t0, **options}
+    given: Arguments = {"steps": steps, "t0": t0, **options}
     orbit = periodic_orbit(problem, q0, v0, tol=tol, surface=surface, period=period, cycles=cycles, **given)
     call = Call(problem, q0, v0, **given)
     family = OrbitFamily(call, orbit.raise_if_failed(), path, (low, high), tol, surface, (period, cycles))

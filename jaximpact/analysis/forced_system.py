@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..mechanics.motion import Motion
-from ..simulation.call import Call
+from ..simulation.call import Arguments, Call
 from ..simulation.canonical_arrays import cast_numbers, full_axes
 from ..simulation.lanes import Lanes
 from .checks import TimeLike, number_of, positive_time
@@ -21,7 +21,7 @@ class LaneNumbers(NamedTuple):
 
     args: Any
     args_axes: Any
-    of_contacts: dict[str, Any]
+    of_contacts: Arguments
     period: np.ndarray
 
     @property
@@ -78,7 +78,7 @@ class ForcedSystem:
         """The motions from the state q, v (d,) over one period, with the parameters ``values`` (B, 2)."""
         numbers, count = self.numbers(values), len(values)
         begin, none = self.begin(numbers), dict.fromkeys(("h", "steps", "e"))
-        start: dict[str, Any] = {"q0": np.tile(q, (count, 1)), "v0": np.tile(v, (count, 1))}
+        start: Arguments = {"q0": np.tile(q, (count, 1)), "v0": np.tile(v, (count, 1))}
         motion = Motion(
             **start, t0=begin, t1=begin + numbers.period, args=cast_numbers("args", numbers.args, q.dtype), **none
         )

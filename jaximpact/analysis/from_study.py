@@ -11,6 +11,7 @@ import numpy as np
 from ..jaxtools.argument_checks import check_counts
 from ..mechanics.motion import OF_CONTACTS, STATED
 from ..mechanics.scheme import Scheme
+from ..simulation.call import Arguments
 from .checks import (
     ParameterName,
     StudyLike,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 METHODS = (*OF_CONTACTS, "scheme", "projection")
 
 
-def computes_anew(options: dict[str, Any]) -> bool:
+def computes_anew(options: Arguments) -> bool:
     """Whether an analysis of a study computes its motions anew: if ``steps``, or a scheme that chooses its own,
     is among its options."""
     scheme = options.get("scheme")
@@ -43,7 +44,7 @@ def diagram_lanes(
     sweep: str | None,
     surface: Surface | None,
     direction: int,
-    options: dict[str, Any],
+    options: Arguments,
 ) -> tuple[np.ndarray, int, Section]:
     """Returns the data of a bifurcation diagram from a study: the P distinct values of the varied quantity
     ``parameter``, the number of lanes of each value, and the section of all lanes, sorted by value.
@@ -142,7 +143,7 @@ def saved_section(
     return Section(t, q, v, every, np.asarray(motions.status), np.asarray(motions.failed_at), motions.naming)
 
 
-def map_arguments(study: StudyLike) -> dict[str, Any]:
+def map_arguments(study: StudyLike) -> Arguments:
     """Arguments of `two_parameter_map` from a study over a grid of two parameters."""
     keys, values = _pair(study, (*OF_CONTACTS, "args"), "two parameters, Design.grid(**{'e': ..., 'args.NAME': ...})")
     names = tuple(key.text if key.root == "args" else f"problem.{STATED[key.root]}" for key in keys)
@@ -151,7 +152,7 @@ def map_arguments(study: StudyLike) -> dict[str, Any]:
     return _first(study) | {"parameters": names, "values": values}
 
 
-def basin_arguments(study: StudyLike) -> dict[str, Any]:
+def basin_arguments(study: StudyLike) -> Arguments:
     """Arguments of `basins` from a study over a grid of two initial numbers."""
     keys, values = _pair(study, ("q0", "v0"), "two initial numbers, Design.grid(**{'q0[0]': ..., 'v0[0]': ...})")
     if any(key.component is None for key in keys):
@@ -177,7 +178,7 @@ def _pair(study: StudyLike, roots: tuple[str, ...], what: str) -> tuple[tuple[An
     return keys, tuple(np.asarray(design.values[key.text]) for key in keys)
 
 
-def motion_arguments(study: StudyLike, number: int) -> dict[str, Any]:
+def motion_arguments(study: StudyLike, number: int) -> Arguments:
     """Arguments of `solve` for one lane of a study, given by its place in the design."""
     known = study.arguments([number])
     ranks = {"q0": 1, "v0": 1, "t0": 0, "t1": 0}
@@ -193,7 +194,7 @@ def motion_arguments(study: StudyLike, number: int) -> dict[str, Any]:
     )
 
 
-def branch_arguments(study: StudyLike, parameter: str, lane: Any) -> dict[str, Any]:
+def branch_arguments(study: StudyLike, parameter: str, lane: Any) -> Arguments:
     """Arguments of `continue_orbit` from one lane of a study; if the study varies the parameter,
     its range gives the bounds."""
     if not isinstance(parameter, str):
@@ -213,7 +214,7 @@ def branch_arguments(study: StudyLike, parameter: str, lane: Any) -> dict[str, A
     return found | {"parameter": parameter}
 
 
-def _first(study: StudyLike) -> dict[str, Any]:
+def _first(study: StudyLike) -> Arguments:
     """Arguments of `solve` for a study's first lane, without t0 and t1:
     sections have a phase and a number of periods instead."""
     found = motion_arguments(study, 0)

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import jax
 import numpy as np
@@ -24,7 +23,7 @@ from ..mechanics.scheme import Scheme, Timing
 from ..results import Arrays, Drawable, Result, Solution, with_names
 from ..results.impulse_intervals import runs
 from ..simulation.arguments import choose_methods
-from ..simulation.call import Call
+from ..simulation.call import Arguments, Call
 from ..simulation.canonical_arrays import cast_numbers, check_restitution, leaf_axes
 from .checks import check_result, check_solution, one_lane, takes_study
 from .gap_states import gaps_at
@@ -441,5 +440,5 @@ def _rebuilt(arrays: Callable[[Callable], dict[str, np.ndarray]]) -> Impacts:
     """
     lasting = Intervals(**arrays(lambda x: x.lasting))
     accumulations = Intervals(**arrays(lambda x: x.accumulations))
-    records: dict[str, Any] = arrays(lambda x: x)
+    records: Arguments = arrays(lambda x: x)
     return Impacts(**records, lasting=lasting, accumulations=accumulations)

@@ -19,7 +19,7 @@ from ..mechanics.problem import Problem
 from ..mechanics.scheme import Timing
 from ..mechanics.status import FAILURES
 from ..results.impulse_intervals import Runs, runs
-from ..simulation.call import Call
+from ..simulation.call import Arguments, Call
 from ..simulation.lanes import Lanes
 from ..simulation.solve import solve
 from .checks import number_of
@@ -154,7 +154,7 @@ class OrbitFamily:
         """The motion that starts from z, as a batch of one lane."""
         y = (z[:-1] * self.scale).astype(self.dtype)
         begin, end = self.times(z).astype(self.dtype)
-        changes: dict[str, Any] = {"q0": y[None, : self.d], "v0": y[None, self.d : 2 * self.d], "t0": begin, "t1": end}
+        changes: Arguments = {"q0": y[None, : self.d], "v0": y[None, self.d : 2 * self.d], "t0": begin, "t1": end}
         changes["h"] = np.asarray((end - begin) / self.steps)
         number = np.asarray(self.value(z), self.dtype)
         if self.root in OF_CONTACTS:

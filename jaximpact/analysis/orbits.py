@@ -13,7 +13,7 @@ Reference: R. I. Leine, H. Nijmeijer, Dynamics and Bifurcations of Non-Smooth Me
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,7 +24,7 @@ from ..mechanics.problem import Problem
 from ..mechanics.scheme import Scheme
 from ..mechanics.status import FAILURES, Status, describe
 from ..results import Arrays, Drawable, spread_columns, with_names
-from ..simulation.call import Call
+from ..simulation.call import Arguments, Call
 from ..simulation.lanes import Lanes
 from .checks import REPEATS, TimeLike, check_no_noise, check_steps, takes_study
 from .options import LaneOptions, with_options
@@ -192,7 +192,7 @@ def periodic_orbit(
     for level in range(1, LEVELS if extrapolate and steps is not None else 1):
         # the same lanes with smaller steps, from the orbit before
         number = (steps or 1) * cycles * 2**level
-        finer: dict[str, Any] = {"h": lanes.motion.h / 2**level, "q0": found[-1].q, "v0": found[-1].v}
+        finer: Arguments = {"h": lanes.motion.h / 2**level, "q0": found[-1].q, "v0": found[-1].v}
         if surface is not None:
             t1 = lanes.motion.t0 + found[-1].period
             finer |= {"t1": t1, "h": (t1 - lanes.motion.t0) / number}

@@ -28,6 +28,7 @@ from ..mechanics.user_functions import named_errors
 from ..results import Solution
 from ..results.save import Save, SaveLike
 from ..results.sensitivities import components
+from ..simulation.call import Arguments
 from ..simulation.public import solve
 from ..simulation.validation import check_problem
 from .beyond_surfaces import lift
@@ -202,7 +203,7 @@ def _checked(mean: ArrayLike, covariance: ArrayLike) -> tuple[Array, Array, tupl
     return *arrays, x.shape[:-1]
 
 
-def _numbers(given: dict[str, Any]) -> dict[str, Any]:
+def _numbers(given: Arguments) -> Arguments:
     """The options ``given`` whose numbers may be estimated."""
     return {name: given[name] for name in NUMBERS if name in given}
 
@@ -213,7 +214,7 @@ def _full_name(name: str, args: object) -> str:
     return name if one == "args" else ".".join(parameter_path(one, args)) + bracket + index
 
 
-def _places(given: dict[str, Any], unknown: tuple[str, ...]) -> list[int]:
+def _places(given: Arguments, unknown: tuple[str, ...]) -> list[int]:
     """For each number that is named in ``unknown`` its index among all those in the options ``given``."""
     numbers = jax.tree.map(lambda leaf: np.zeros(np.shape(leaf)), _numbers(given))
     every = components(numbers, 0, UNNAMED)[0] if numbers else ()
@@ -228,7 +229,7 @@ def _places(given: dict[str, Any], unknown: tuple[str, ...]) -> list[int]:
     return found
 
 
-def _with_parameters(given: dict[str, Any], unknown: tuple[str, ...], p: Array) -> dict[str, Any]:
+def _with_parameters(given: Arguments, unknown: tuple[str, ...], p: Array) -> Arguments:
     """The options ``given`` with the unknown parameters p in their places."""
     leaves, structure = jax.tree.flatten(_numbers(given))
     ends = np.cumsum([np.size(leaf) for leaf in leaves], dtype=int)

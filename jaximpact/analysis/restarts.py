@@ -18,7 +18,7 @@ from ..mechanics.problem import Problem
 from ..mechanics.schemes import EventCorrected, EventDriven
 from ..results import Solution
 from ..results.interpolation import check_rows, checked_times
-from ..simulation.call import Call
+from ..simulation.call import Arguments, Call
 from ..simulation.canonical_arrays import full_axes
 from ..simulation.ensemble import ensemble
 from ..simulation.lanes import Lanes
@@ -103,7 +103,7 @@ def recomputed(problem: Problem, solution: Solution, t: ArrayLike, **options: Un
     pick = lambda name: np.where(
         at_row[:, None], getattr(batch, name)[lane, row], np.asarray(getattr(run, name))[:, -1]
     )
-    state: dict[str, Any] = {name: pick(name) for name in ("q", "v", "z")}
+    state: Arguments = {name: pick(name) for name in ("q", "v", "z")}
     for name in ACCUMULATED:
         if getattr(batch, name) is not None:
             gained = np.asarray(getattr(run, name))[:, -1]

@@ -31,6 +31,7 @@ from ..jaxtools.jaxpr_tools import varying_outputs
 from ..mechanics.joint_projection import nearest_on_joints
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
+from ..simulation.call import Arguments
 from ..simulation.lanes import Lanes
 from ..simulation.program import Program
 from .stroboscopic_map import admissible, blocks, directions, eigenvalues, jacobians, on_one_side, with_unit_quaternions
@@ -81,7 +82,7 @@ class ShootingEquations:
         With joints the states are the nearest ones that satisfy them, and quaternions have the length 1.
         """
         d = lanes.motion.q0.shape[-1]
-        numbers: dict[str, Any] = {"q0": y[:, :d], "v0": y[:, d : 2 * d]}
+        numbers: Arguments = {"q0": y[:, :d], "v0": y[:, d : 2 * d]}
         if self.surface is not None:
             t0 = np.asarray(lanes.motion.t0, y.dtype)
             numbers |= {"t1": t0 + y[:, -1], "h": y[:, -1] / lanes.motion.steps.astype(y.dtype)}

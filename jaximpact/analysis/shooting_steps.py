@@ -23,6 +23,7 @@ from ..mechanics.problem import Problem
 from ..mechanics.status import FAILURES, Status
 from ..mechanics.user_functions import named_errors
 from ..results.save import Save
+from ..simulation.call import Arguments
 from ..simulation.public import solve
 from .beyond_surfaces import lift
 
@@ -87,7 +88,7 @@ def _run(problem: Problem, how: How, given: dict, x: Array, u: Array, t0: Array,
         def move(z: Array) -> tuple[tuple, tuple[tuple, Array]]:
             q, v, u, end = z[:d], z[d : 2 * d], z[2 * d : -1], z[-1]
             begin, finish = (t0 + (end - t0) * ((k + i) / n) for i in (0, 1))
-            times: dict[str, Any] = {"t0": begin, "t1": finish, "save": how.save, "sensitivity": "corrected"}
+            times: Arguments = {"t0": begin, "t1": finish, "save": how.save, "sensitivity": "corrected"}
             found = solve(problem, q, v, args=how.control(u), **times, **dict(how.methods), **given)
             parts = [jnp.concatenate([found.q[-1], found.v[-1]])]
             for name in ("path", "end", "target"):
@@ -137,7 +138,7 @@ class Intervals:
 
     problem: Problem
     how: How
-    given: dict[str, Any]
+    given: Arguments
     start: np.ndarray  # (B, 2d)
     t0: float
     shape: tuple[int, ...]  # N, k

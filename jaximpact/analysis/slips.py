@@ -26,6 +26,7 @@ from ..mechanics.linearisation import Metric, linearise
 from ..mechanics.problem import Problem
 from ..results import Arrays, Drawable, Solution, with_names
 from ..results.interpolation import is_located
+from ..simulation.call import Arguments
 from ..simulation.canonical_arrays import cast_numbers, full_axes, split_friction
 from .checks import check_result, check_solution, one_lane, takes_study
 from .listed_pairs import SelectedPairs, is_listed, over_rows
@@ -154,7 +155,7 @@ def slips(
     if single:
         t, q, v, impulse, along = (x[None] for x in (t, q, v, impulse, along))
     args, axes = cast_numbers("args", args, q.dtype), full_axes(args, args_axes)
-    own: dict[str, Any] = {}
+    own: Arguments = {}
     for name, mu in (("friction", friction), ("static_friction", static_friction)):
         problem, mu = split_friction(problem, mu, q.dtype, name)
         if mu is not None:

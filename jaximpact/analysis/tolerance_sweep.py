@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from ..jaxtools.argument_checks import check_counts, is_pair, is_traced, is_whole, known_numbers, real
 from ..mechanics.scheme import Scheme
 from ..results import Solution
+from ..simulation.call import Arguments
 
 # rows at which errors are taken, if the user gives no number: a prime, as impacts fall on simple fractions of a motion
 ROWS = 13
@@ -75,7 +76,7 @@ def errors_by_tolerance(
     steps: Sequence[int] | int | None,
     exact: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None,
     impulse: ArrayLike | None,
-) -> dict[str, Any]:
+) -> Arguments:
     """Fields of a `Convergence` over ``rtols``, and the floor of errors.
 
     ``run(counts, scheme)`` yields motions; ``steps`` is the number of rows after the start, at which errors are taken.

@@ -13,7 +13,7 @@ from ..jaxtools.argument_checks import check_whole
 
 
 def block_mass(
-    number: int, of_one: Callable[[Array, Any], Array], each: Callable[[Any], Any] | None = None
+    number: int, of_one: Callable[[Array, Any], Array], each: Callable | None = None
 ) -> Callable[[Array, Any], Array]:
     """Makes the function ``mass(q, args)`` of a `Problem` of many bodies, which returns blocks (N, D, D), one per body.
 

@@ -19,10 +19,11 @@ from ..mechanics.user_functions import outcome as user_outcome
 if TYPE_CHECKING:
     from ..mechanics.problem import Problem
     from ..mechanics.scheme import Scheme
+    from .statement import Bodies
 
 
 def check_bodies(
-    bodies: Any, problem: Problem, scheme: Scheme, e: Any, q: Array, args: object, shape_of: Callable
+    bodies: Bodies, problem: Problem, scheme: Scheme, e: ArrayLike, q: Array, args: object, shape_of: Callable
 ) -> None:
     """Raises ValueError or TypeError if ``bodies`` do not fit the call; arguments as of `Gaps.check`.
 
@@ -62,7 +63,9 @@ def check_bodies(
         check_listed(problem, scheme, e, args, shape_of)
 
 
-def _check_slip(bodies: Any, t: ArrayLike, one: Any, own: object, walls: int | None, outcome: Callable) -> None:
+def _check_slip(
+    bodies: Bodies, t: ArrayLike, one: jax.ShapeDtypeStruct, own: object, walls: int | None, outcome: Callable
+) -> None:
     """Raises ValueError or TypeError unless slip velocities of two bodies, and of a body against its obstacles, have
     equal numbers k of tangents.
 
@@ -82,7 +85,7 @@ def _check_slip(bodies: Any, t: ArrayLike, one: Any, own: object, walls: int | N
             raise ValueError(f"{stated} must return shape ({walls}, {k}) as obstacles and slip say, got {shape}")
 
 
-def _check_images(bodies: Any) -> None:
+def _check_images(bodies: Bodies) -> None:
     """Raises ValueError if a body could touch another one and its periodic image,
     which dense constraints do not cover."""
     period = min((x for x in bodies.box or () if x is not None), default=np.inf)
@@ -94,7 +97,7 @@ def _check_images(bodies: Any) -> None:
         )
 
 
-def check_listed(problem: Problem, scheme: Scheme, e: Any, args: object, shape_of: Callable) -> None:
+def check_listed(problem: Problem, scheme: Scheme, e: ArrayLike, args: object, shape_of: Callable) -> None:
     """Raises if the scheme takes no listed bodies, or the problem or the restitution ``e`` has features that listed
     bodies do not support."""
     dense = "; of few bodies give Bodies(lists=False), all pairs as constraints of one dense function"
@@ -119,7 +122,7 @@ def check_listed(problem: Problem, scheme: Scheme, e: Any, args: object, shape_o
         raise ValueError(f"contacts=...: contacts of a list of near pairs come and go, and have no names{dense}")
 
 
-def check_blocks(bodies: Any, shape: tuple[int, ...], d: int) -> None:
+def check_blocks(bodies: Bodies, shape: tuple[int, ...], d: int) -> None:
     """Raises if the mass of bodies has blocks (N, D, D) whose number is not that of the bodies, or if listed bodies
     have a full matrix (d, d)."""
     number: int = bodies.number

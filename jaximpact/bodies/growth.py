@@ -8,12 +8,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
 
 
-def enlarge(problem: Problem, q0: Any, lanes: int = 1) -> Problem:
+def enlarge(problem: Problem, q0: ArrayLike, lanes: int = 1) -> Problem:
     """The problem with twice the capacity for near pairs, for ``lanes`` motions at once.
 
     Raises:
@@ -23,7 +24,7 @@ def enlarge(problem: Problem, q0: Any, lanes: int = 1) -> Problem:
     return problem.replace(constraints=bodies.enlarge(q0, lanes))
 
 
-def slots(problem: Problem, q0: Any) -> int:
+def slots(problem: Problem, q0: ArrayLike) -> int:
     """Capacity of a problem's neighbour lists, in pairs."""
     bodies: Any = problem.constraints
     return bodies.slots(bodies.positions(q0).shape[1])[0]

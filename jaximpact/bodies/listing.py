@@ -50,7 +50,7 @@ class Listing(Wrapping):
             status = status | as_status(missed, Status.GAP_UNRESOLVED)
         return Listed(state, neighbours, impulses_of(info)), info._replace(status=status)
 
-    def step(self, problem: Problem, law: Any, motion: Motion, state: Any) -> tuple[Any, Info]:
+    def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: Any) -> tuple[Any, Info]:
         """Step of the scheme on a renewed list; the solver starts from the impulses of the previous step."""
         t = motion.time(state.n + 1)
         neighbours, guess, before = self.renew_list(problem, motion, t, state)

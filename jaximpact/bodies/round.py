@@ -11,6 +11,7 @@ from jax import Array
 from numpy.typing import ArrayLike
 
 from ..mechanics.problem import Problem
+from ..mechanics.problem_parts import Force, RestitutionLike
 from .statement import Bodies
 
 
@@ -65,8 +66,8 @@ def _round(
     periodic: Sequence | None = None,
     masses: ArrayLike = 1.0,
     gravity: ArrayLike = 0.0,
-    force: Callable[[Any, Array, Array, Any], Array] | None = None,
-    restitution: Any = 0.0,
+    force: Force | None = None,
+    restitution: RestitutionLike = 0.0,
     friction: Any = None,
     static_friction: Any = None,
     inertias: ArrayLike | str | None = None,

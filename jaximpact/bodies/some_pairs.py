@@ -3,7 +3,7 @@ contacts that act, not of all."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -13,12 +13,15 @@ from jax.typing import ArrayLike
 from ..mechanics.gaps import SomeGaps
 from ..mechanics.some_contacts import SomeSlips
 
+if TYPE_CHECKING:
+    from .statement import NearBodies
+
 
 class ContactsOfList:
     """Contacts ``rows`` (k,) of the ``number`` contacts of a list ``near`` (`NearBodies`): slots of the list, then
     bodies with obstacles."""
 
-    def __init__(self, near: Any, rows: Array, number: int) -> None:
+    def __init__(self, near: NearBodies, rows: Array, number: int) -> None:
         self.near, self.rows, slots = near, rows, near.list.i.shape[0]
         obstacles = max(1, (number - slots) // near.bodies.number)
         beyond = jnp.maximum(rows - slots, 0)

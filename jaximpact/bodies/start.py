@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,9 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from .neighbours import Neighbours
+
+if TYPE_CHECKING:
+    from .statement import NearBodies
 
 
 class StartFacts(NamedTuple):
@@ -34,7 +37,7 @@ class StartFacts(NamedTuple):
     period: Array
 
     @classmethod
-    def of(cls, near: Any, t: ArrayLike, q: Array, args: object) -> StartFacts:
+    def of(cls, near: NearBodies, t: ArrayLike, q: Array, args: object) -> StartFacts:
         """Computes the facts at (t, q) for the bodies whose constraints are ``near``, a `NearBodies`."""
         bodies = near.bodies
         own, each = bodies._own(t, args), q.reshape(bodies.number, -1)

@@ -152,7 +152,7 @@ class Bodies(OfBodies):
             raise ValueError(f"Bodies(box=...) has {len(self.box)} lengths, positions have {space} coordinates")
         return D
 
-    def check(self, problem: Problem, scheme: Scheme, e: Any, q: Array, args: object, shape_of: Callable) -> None:
+    def check(self, problem: Problem, scheme: Scheme, e: ArrayLike, q: Array, args: object, shape_of: Callable) -> None:
         check_bodies(self, problem, scheme, e, q, args, shape_of)
         if not self.listed:
             super().check(problem, scheme, e, q, args, shape_of)
@@ -190,7 +190,7 @@ class Bodies(OfBodies):
         """Parameters a_i of all bodies: what ``each(t, args)`` returns, or ``args`` for every body."""
         return args if self.each is None else self.each(t, args)
 
-    def _given(self, own: object, i: Array, j: Array) -> tuple[Any, Any]:
+    def _given(self, own: object, i: Array, j: Array) -> tuple[object, object]:
         if self.each is None:
             spread = lambda k: jax.tree.map(lambda x: jnp.broadcast_to(x, (*k.shape, *jnp.shape(x))), own)
             return spread(i), spread(j)
@@ -431,7 +431,7 @@ class NearBodies(OfBodies):
         gap, (gi, gj) = jax.vmap(local)(each[i], each[j], *bodies._given(own, i, j))
         axis = None if bodies.each is None else 0
 
-        def wall(x: Array, a: Any) -> Any:
+        def wall(x: Array, a: object) -> Array:
             both = lambda x: (cast(Callable, bodies.obstacles)(t, x, a).astype(x.dtype),) * 2
             return jax.jacfwd(both, has_aux=True)(x)
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from typing import Any
 
 import jax
 import numpy as np
@@ -31,7 +30,7 @@ Prefer prime step counts: steps aligned with impact times are more accurate than
 {shared.CHOICES}"""
 
 
-def add_command(commands: Any) -> None:
+def add_command(commands: argparse._SubParsersAction) -> None:
     """Adds the parser of `converge`."""
     command = commands.add_parser("converge", help="errors and orders as h -> 0", **shared.text(CONVERGE))
     shared.add_shared(command)

@@ -15,6 +15,8 @@ import numpy as np
 from .. import __version__
 from ..results import Solution
 
+Facts = dict[str, Any]  # what a command prints or writes, by name
+
 
 def motion_columns(solution: Solution) -> dict[str, np.ndarray]:
     columns = {"t": np.asarray(solution.t)}
@@ -24,7 +26,7 @@ def motion_columns(solution: Solution) -> dict[str, np.ndarray]:
 
 
 def summary_columns(solution: Solution, q0: np.ndarray, v0: np.ndarray) -> dict[str, np.ndarray]:
-    columns: dict[str, Any] = {"motion": np.arange(len(q0)), **by_component("q0", q0), **by_component("v0", v0)}
+    columns: Facts = {"motion": np.arange(len(q0)), **by_component("q0", q0), **by_component("v0", v0)}
     for name in ("q", "v", "impulse"):
         columns |= by_component(name, getattr(solution, name)[:, -1])
     if solution.energy is not None:
@@ -32,12 +34,12 @@ def summary_columns(solution: Solution, q0: np.ndarray, v0: np.ndarray) -> dict[
     return columns | {name: getattr(solution, name) for name in ("penetration", "residual", "status", "failed_at")}
 
 
-def by_component(name: str, values: Any) -> dict[str, np.ndarray]:
+def by_component(name: str, values: np.ndarray) -> dict[str, np.ndarray]:
     return {f"{name}[{i}]": values[:, i] for i in range(values.shape[1])}
 
 
 def write_arrays(path: Path, solution: Solution, **more: Any) -> Path:
-    arrays: dict[str, Any] = {
+    arrays: Facts = {
         name: np.asarray(x) for name, x in vars(solution).items() if x is not None and name not in ("timing", "origin")
     }
     np.savez_compressed(path, **arrays, **more)
@@ -50,7 +52,7 @@ def write_csv(path: Path, columns: Mapping[str, np.ndarray]) -> Path:
     return path
 
 
-def write_json(path: Path, command: str, content: Mapping[str, Any]) -> None:
+def write_json(path: Path, command: str, content: Mapping[str, object]) -> None:
     versions = {"jaximpact": __version__, "jax": jax.__version__, "numpy": np.__version__}
     record = {"command": command, "versions": versions | {"python": platform.python_version()}, **content}
     path.write_text(json.dumps(plain(record), indent=2) + "\n")
@@ -94,7 +96,7 @@ def shown(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float | np.floating) else str(value)
 
 
-def print_facts(facts: Mapping[str, Any]) -> None:
+def print_facts(facts: Mapping[str, object]) -> None:
     width = max(map(len, facts))
     for label, value in facts.items():
         print(f"  {label:<{width}}  " + shown(value).replace("\n", "\n" + " " * (width + 4)))

@@ -24,7 +24,7 @@ from ..simulation.assemble import assemble
 from ..simulation.canonical_arrays import count_steps
 from ..simulation.public import ensemble, solve
 from . import shared
-from .output import file_list, motion_columns, print_facts, summary_columns, write_arrays, write_csv, write_json
+from .output import Facts, file_list, motion_columns, print_facts, summary_columns, write_arrays, write_csv, write_json
 
 STEP = 1e-3  # [s]
 SPREAD, SEED = 0.01, 0
@@ -45,7 +45,7 @@ examples:
 """
 
 
-def add_command(commands: Any) -> None:
+def add_command(commands: argparse._SubParsersAction) -> None:
     """Adds the parser of `run`."""
     command = commands.add_parser("run", help="compute a motion or an ensemble", **shared.text(RUN))
     shared.add_shared(command)
@@ -160,7 +160,7 @@ def chooses_steps(scheme: Scheme) -> bool:
     return isinstance(scheme, Scheme) and scheme.traits.by_tolerance
 
 
-def _tell(solution: Solution, facts: dict[str, Any], more: dict[str, Any]) -> int:
+def _tell(solution: Solution, facts: Facts, more: Facts) -> int:
     """Prints the facts about a solution, and then ``more``; returns the exit status, 1 if a motion failed."""
     failed = np.atleast_1d(np.asarray(solution.status)) & int(FAILURES)
     if np.any(failed):
@@ -192,9 +192,9 @@ def _check_numbers(options: argparse.Namespace) -> None:
         raise shared.UsageError(f"--seed {options.seed}: must not be negative")
 
 
-def _motion_facts(solution: Solution, exact: Callable[..., Any] | None, impulse: np.ndarray | None) -> dict[str, Any]:
+def _motion_facts(solution: Solution, exact: Callable[..., Any] | None, impulse: np.ndarray | None) -> Facts:
     t, q, v = (np.asarray(x, np.float64) for x in (solution.t, solution.q, solution.v))
-    facts: dict[str, Any] = {"final time": t[-1], "final position": q[-1], "final velocity": v[-1]}
+    facts: Facts = {"final time": t[-1], "final position": q[-1], "final velocity": v[-1]}
     if exact is not None:
         facts["position error"] = float(np.max(np.abs(q - exact(t)[0])))
     if impulse is not None:
@@ -206,9 +206,9 @@ def _motion_facts(solution: Solution, exact: Callable[..., Any] | None, impulse:
     return facts
 
 
-def _ensemble_facts(solution: Solution) -> dict[str, Any]:
+def _ensemble_facts(solution: Solution) -> Facts:
     good = ~np.asarray(solution.failed)
-    facts: dict[str, Any] = {"motions": good.size, "failed": int(np.sum(~good))}
+    facts: Facts = {"motions": good.size, "failed": int(np.sum(~good))}
     if good.any():
         final = np.asarray(solution.q, np.float64)[good, -1]
         for level in (0.05, 0.5, 0.95):

@@ -7,7 +7,6 @@ import shlex
 import textwrap
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from ..catalogue import Case, Entry, entries
 from ..mechanics.method_names import SCHEMES
@@ -33,7 +32,7 @@ examples:
 """
 
 
-def add_commands(commands: Any) -> None:
+def add_commands(commands: argparse._SubParsersAction) -> None:
     """Adds the parsers of `list` and `show`."""
     command = commands.add_parser("list", help="list the problems", **text(LIST))
     command.add_argument("--verbose", action="store_true", help="one line for each case")
@@ -119,5 +118,5 @@ def _covered(entry: Entry, cases: Iterable[Case]) -> str:
     return "all" if all(full) else "maury at e=0 only" if any(full) else "not maury"
 
 
-def _yes(value: Any) -> str:
+def _yes(value: object) -> str:
     return "no" if value is None else "yes"

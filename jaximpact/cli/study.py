@@ -37,7 +37,7 @@ examples:
 """
 
 
-def add_commands(commands: Any, text: Callable[[str], dict[str, Any]]) -> None:
+def add_commands(commands: argparse._SubParsersAction, text: Callable[[str], dict[str, Any]]) -> None:
     """Adds the parsers of `study` and `resume`."""
     command = commands.add_parser("study", help="compute a study from a file", **text(STUDY))
     command.add_argument("file", type=Path, help="TOML file")

@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.typing import ArrayLike
 
 from ..mechanics.problem import Problem
+from ..results.safe_reading import JsonObject
 from .formulas import evaluate, parse
 
 # numbers of steps, in thousandths, over which an error is taken: impacts then lie in many phases of their steps
@@ -65,10 +67,10 @@ class Case:
     friction: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, data: dict[str, Any]) -> Case:
+    def of(cls, data: JsonObject) -> Case:
         """Makes a case from its entry in the file."""
         exact = Exact(np.array(data["state"], float), np.array(data["jacobian"], float))
-        rest: dict[str, Any] = {key: _as_tuples(x) for key, x in data.items() if key not in ("state", "jacobian")}
+        rest: JsonObject = {key: _as_tuples(x) for key, x in data.items() if key not in ("state", "jacobian")}
         return cls(**rest, exact=exact)
 
     @cached_property
@@ -104,7 +106,7 @@ class Case:
         """Parameters that occur in the problem's functions."""
         return {k: x for k, x in self.parameters.items() if k != "e" and k not in self.position + self.velocity}
 
-    def start(self, theta: Any) -> tuple[Any, Any, Any, dict[str, Any]]:
+    def start(self, theta: Any) -> tuple[Any, Any, Any, JsonObject]:
         """Arguments (q0, v0, e, args) of `jaximpact.solve` from the values ``theta`` (p,) of the parameters."""
         values = dict(zip(self.parameters, theta, strict=True))
         q0, v0 = (jnp.stack([values[name] for name in names]) for names in (self.position, self.velocity))
@@ -116,18 +118,18 @@ class Case:
         force, gaps = list(map(parse, self.force)), list(map(parse, self.gaps))
         mass = None if self.mass is None else [list(map(parse, row)) for row in self.mass]
 
-        def vector(formulas: list, like: Any, names: dict) -> Any:
+        def vector(formulas: list, like: Any, names: dict) -> Array:
             # numbers that are constant take the dtype of the others
             zero = jnp.zeros_like(like[0])
             return jnp.stack([evaluate(formula, names, jnp) + zero for formula in formulas])
 
-        def forces(t: ArrayLike, q: Any, v: Any, args: dict[str, ArrayLike]) -> Any:
+        def forces(t: ArrayLike, q: Array, v: Array, args: dict[str, ArrayLike]) -> Array:
             return vector(force, q, {"t": t, "q": q, "v": v, **args})
 
-        def constraints(t: ArrayLike, q: Any, args: dict[str, ArrayLike]) -> Any:
+        def constraints(t: ArrayLike, q: Array, args: dict[str, ArrayLike]) -> Array:
             return vector(gaps, q, {"t": t, "q": q, **args})
 
-        def matrix(q: Any, args: dict[str, ArrayLike]) -> Any:
+        def matrix(q: Array, args: dict[str, ArrayLike]) -> Array:
             assert mass is not None
             return jnp.stack([vector(row, q, {"q": q, **args}) for row in mass])
 
@@ -135,10 +137,10 @@ class Case:
             return Problem(forces, constraints, matrix if mass else None)
         slip, friction = [list(map(parse, row)) for row in self.slip], list(map(parse, self.friction))
 
-        def slips(t: ArrayLike, q: Any, v: Any, args: dict[str, ArrayLike]) -> Any:
+        def slips(t: ArrayLike, q: Array, v: Array, args: dict[str, ArrayLike]) -> Array:
             return jnp.stack([vector(row, q, {"t": t, "q": q, "v": v, **args}) for row in slip])
 
-        def coefficients(args: dict[str, ArrayLike]) -> Any:
+        def coefficients(args: dict[str, ArrayLike]) -> Array:
             return vector(friction, list(args.values()), args)
 
         return Problem(forces, constraints, matrix if mass else None, slip=slips, friction=coefficients)
@@ -149,12 +151,12 @@ class Case:
         return tuple(count + round(count * shift / 1000) for shift in SHIFTS)
 
 
-def _as_tuples(x: Any) -> Any:
+def _as_tuples(x: object) -> Any:
     """Nested lists as nested tuples."""
     return tuple(map(_as_tuples, x)) if isinstance(x, list) else x
 
 
-def relative_error(found: Any, exact: Any) -> float:
+def relative_error(found: ArrayLike, exact: ArrayLike) -> float:
     """max |x - x_exact| / max |x_exact|; NaN if x contains NaN. ValueError if shapes differ."""
     found, exact = np.asarray(found), np.asarray(exact)
     if found.shape != exact.shape:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from types import CodeType
+from types import CodeType, ModuleType
 from typing import Any
 
 FUNCTIONS = ("sin", "cos", "sqrt")
@@ -31,7 +31,7 @@ def parse(text: str) -> CodeType:
     return compile(tree, text, "eval")
 
 
-def evaluate(formula: CodeType, names: Mapping[str, Any], module: Any) -> Any:
+def evaluate(formula: CodeType, names: Mapping[str, Any], module: ModuleType) -> Any:
     """Value of a formula, with sin, cos and sqrt from ``module``: jax.numpy, math or mpmath."""
     functions = {name: getattr(module, name) for name in FUNCTIONS}
     return eval(formula, {"__builtins__": {}}, {**functions, **names})

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
+
+if TYPE_CHECKING:
+    from .cases import Case
 
 Motion = Callable[[Any, Any, Any], Any]
 
@@ -40,13 +44,13 @@ class JaxMotions:
 
         @cache
         def compiled(name: str) -> Callable:
-            def both(theta: Any, t1: Any, steps: Any) -> Any:
+            def both(theta: Array, t1: Array, steps: Array) -> Array:
                 return transform(lambda x: (motions[name](x, t1, steps),) * 2, has_aux=True)(theta)
 
             return jax.jit(both) if jit else both
 
         @cache
-        def both(name: str, theta: tuple[float, ...], t1: float, steps: int) -> tuple[Any, Any]:
+        def both(name: str, theta: tuple[float, ...], t1: float, steps: int) -> tuple[Array, Array]:
             if name not in motions:
                 raise NotImplementedError(name)
             numbers = (t1, steps) if not jit else (jnp.asarray(t1), jnp.asarray(steps))
@@ -54,8 +58,8 @@ class JaxMotions:
 
         self._both = both
 
-    def final_state(self, case: Any, theta: Any, steps: int) -> Any:
+    def final_state(self, case: Case, theta: Sequence[float], steps: int) -> Array:
         return self._both(case.name, tuple(theta), case.t1, steps)[1]
 
-    def jacobian(self, case: Any, theta: Any, steps: int) -> Any:
+    def jacobian(self, case: Case, theta: Sequence[float], steps: int) -> Array:
         return self._both(case.name, tuple(theta), case.t1, steps)[0]

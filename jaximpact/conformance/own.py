@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from ..jaxtools.warnings import without_remarks
 from ..mechanics import schemes
 from ..simulation.public import sensitivities
 from .cases import get
 from .report import COARSE, FINE
+
+if TYPE_CHECKING:
+    from .cases import Case
 
 
 class SchemeAdapter:
@@ -30,10 +35,10 @@ class SchemeAdapter:
         self.plastic = self.scheme.traits.restitution == "none"
         self._group = cache(self._compute)
 
-    def final_state(self, case: Any, theta: Any, steps: int) -> np.ndarray:
+    def final_state(self, case: Case, theta: Sequence[float], steps: int) -> np.ndarray:
         return self._both(case.name, tuple(theta), steps)[0]
 
-    def jacobian(self, case: Any, theta: Any, steps: int) -> np.ndarray:
+    def jacobian(self, case: Case, theta: Sequence[float], steps: int) -> np.ndarray:
         return self._both(case.name, tuple(theta), steps)[1]
 
     def _both(self, name: str, theta: tuple[float, ...], steps: int) -> tuple[np.ndarray, np.ndarray]:
@@ -51,7 +56,7 @@ class SchemeAdapter:
         if (self.plastic and case.e) or (case.slip and not self.scheme.traits.friction):
             raise NotImplementedError(name)
 
-        def start(x: Any) -> dict[str, Any]:
+        def start(x: Array) -> dict[str, Any]:
             q0, v0, e, args = case.start(x)
             return {"q0": q0, "v0": v0, "e": e} | ({"args": args} if args else {})
 

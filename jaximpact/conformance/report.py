@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..results import Drawable
+from ..results.safe_reading import JsonObject
 
 FINE, COARSE = 1e-3, 1e-2  # steps [s]
 SMALL = 5e-2  # an error at FINE that a converging derivative stays below, for every case
@@ -60,7 +61,7 @@ class Column(NamedTuple):
 
     title: str
     cells: Mapping[str, Cell]
-    about: Mapping[str, Any]
+    about: JsonObject
 
     @property
     def summary(self) -> str:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..results.safe_reading import JsonObject
 from .cases import Case, get, relative_error
 from .cases import cases as all_cases
 from .report import COARSE, FINE, Cell, Column, Report
@@ -101,7 +102,7 @@ def measure(adapter: Adapter, chosen: Sequence[Case], limit: float) -> Column:
     These are the cases in which only two step sizes tell whether the Jacobian converges (`Cell.open`).
     """
     cells: dict[str, Cell] = {}
-    about: dict[str, Any] = {}
+    about: JsonObject = {}
     wanted = list(chosen)
     for h in (FINE, COARSE):
         while wanted:
@@ -124,7 +125,7 @@ def measure(adapter: Adapter, chosen: Sequence[Case], limit: float) -> Column:
     return Column(adapter.title, cells, about)
 
 
-def _job(case: Case, h: float) -> dict[str, Any]:
+def _job(case: Case, h: float) -> JsonObject:
     names: tuple[str, ...] = (
         "name", "title", "tags", "mass", "force", "gaps", "parameters", "position", "velocity", "t1", "impacts"
     )  # fmt: skip
@@ -132,7 +133,7 @@ def _job(case: Case, h: float) -> dict[str, Any]:
     return {"case": {name: getattr(case, name) for name in names}, "h": h, "steps": case.steps(h)}
 
 
-def _cell(cell: Cell, line: dict[str, Any], h: float) -> Cell:
+def _cell(cell: Cell, line: JsonObject, h: float) -> Cell:
     cell = cell._replace(seconds=cell.seconds + line["seconds"], message=line.get("error", ""))
     exact = get(line["case"]).exact
     try:
@@ -146,7 +147,7 @@ def _cell(cell: Cell, line: dict[str, Any], h: float) -> Cell:
     )
 
 
-def launch(adapter: Adapter, jobs: list[dict[str, Any]], limit: float) -> Iterator[dict[str, Any]]:
+def launch(adapter: Adapter, jobs: list[JsonObject], limit: float) -> Iterator[JsonObject]:
     """Runs ``jobs`` by an adapter in a worker process and yields the lines of JSON that it writes, decoded,
     as they come.
 

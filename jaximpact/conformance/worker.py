@@ -75,7 +75,7 @@ def main() -> None:
     out = os.dup(1)  # libraries may print: only this file's lines go to the caller
     os.dup2(2, 1)
 
-    def say(**line: Any) -> None:
+    def say(**line: object) -> None:
         os.write(out, (json.dumps(line) + "\n").encode())
 
     try:

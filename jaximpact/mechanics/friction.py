@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jax.typing import ArrayLike
+from jax.typing import ArrayLike, DTypeLike
 
 from ..jaxtools.array_types import I0, B_m, F_d, F_dm, F_dmk, F_dn, F_m, F_md, F_mk, F_mkd, F_mkk, F_mr, F_nd, I_m
 from ..jaxtools.empty import empty, nothing
@@ -23,6 +23,7 @@ from .some_contacts import SomeSlips
 from .status import Status, as_status
 
 if TYPE_CHECKING:
+    from .linearisation import Metric
     from .problem import Problem
 
 STRAIGHT = -0.9  # cosine of the angle by which slip in space turns in a step, below which it reverses
@@ -47,7 +48,7 @@ class FrictionInfo(NamedTuple):
     heading: F_md | None = None
 
     @classmethod
-    def none(cls, m: int, k: int, dtype: Any) -> FrictionInfo:
+    def none(cls, m: int, k: int, dtype: DTypeLike) -> FrictionInfo:
         """Info of m open contacts with k tangents each."""
         if k == 0:
             return cls(nothing(dtype, m, 0), empty(jnp.int32, 0), empty(dtype, m, 0))
@@ -74,7 +75,7 @@ class Slip(NamedTuple):
     scale: F_m | None = None
 
     @classmethod
-    def none(cls, m: int, d: int, dtype: Any) -> Slip:
+    def none(cls, m: int, d: int, dtype: DTypeLike) -> Slip:
         """Makes the slip of m contacts without friction, of d coordinates."""
         still = empty(dtype, m, 0)
         return cls(empty(dtype, m, 0, d), empty(dtype, d, m, 0), still, empty(dtype, 0), still)
@@ -85,7 +86,7 @@ class Slip(NamedTuple):
         return self.drift.shape[1]
 
     @classmethod
-    def at(cls, problem: Problem, metric: Any, t: ArrayLike, q: F_d, v: F_d, args: Any) -> Slip:
+    def at(cls, problem: Problem, metric: Metric, t: ArrayLike, q: F_d, v: F_d, args: object) -> Slip:
         """Linearises the slip at (t, q), with the responses of a `Metric` and the coefficients of
         friction at the velocity v (d,)."""
         if problem.gaps.local:
@@ -106,7 +107,7 @@ class Slip(NamedTuple):
 
     @classmethod
     def of_acceleration(
-        cls, problem: Problem, metric: Any, state: tuple, a: F_d, args: Any, frame: F_mkd | None = None
+        cls, problem: Problem, metric: Metric, state: tuple, a: F_d, args: object, frame: F_mkd | None = None
     ) -> Slip:
         """As `at`, at a ``state`` (t, q, v) and `onto` a ``frame``, with the acceleration of the slip under a
         (d,) in place of its velocity."""
@@ -152,7 +153,7 @@ class Slip(NamedTuple):
         """Returns the generalised impulse T' r (d,) of tangential impulses r (m, k)."""
         return jnp.einsum("mkd,mk->d", self.jacobian, impulse)
 
-    def under(self, metric: Any) -> Slip:
+    def under(self, metric: Metric) -> Slip:
         """Returns a copy with the responses of another metric."""
         return self._replace(response=responses(metric, self.jacobian)) if self.k else self
 
@@ -177,7 +178,7 @@ class Slip(NamedTuple):
         return jnp.concatenate([response[:, :, None], self.response], axis=2).reshape(d, m * (1 + k))
 
 
-def tangents(problem: Problem, t: ArrayLike, q: F_d, args: Any) -> F_mkd:
+def tangents(problem: Problem, t: ArrayLike, q: F_d, args: object) -> F_mkd:
     """Returns the tangents (m, k, d) of the contacts at (t, q): the gradients by v of the slip velocities,
     which are affine in v."""
     if isinstance(problem.slip, SomeSlips):
@@ -185,7 +186,7 @@ def tangents(problem: Problem, t: ArrayLike, q: F_d, args: Any) -> F_mkd:
     return jax.jacfwd(lambda v: problem.slip_velocity(t, q, v, args))(jnp.zeros_like(q))
 
 
-def normals(problem: Problem, t: ArrayLike, q: F_d, args: Any) -> tuple[F_md, F_md] | None:
+def normals(problem: Problem, t: ArrayLike, q: F_d, args: object) -> tuple[F_md, F_md] | None:
     """Returns the gradients by v (m, d) of the normal velocities that ``slip`` gives, and those of the gaps (m, d);
     None where it gives none."""
     normal = lambda v: problem.contact_velocity(t, q, v, args)[0]
@@ -194,7 +195,7 @@ def normals(problem: Problem, t: ArrayLike, q: F_d, args: Any) -> tuple[F_md, F_
     return jax.jacfwd(normal)(jnp.zeros_like(q)), jax.jacfwd(lambda x: problem.gaps(t, x, args))(q)
 
 
-def gap_scales(problem: Problem, t: ArrayLike, q: F_d, args: Any) -> F_m | None:
+def gap_scales(problem: Problem, t: ArrayLike, q: F_d, args: object) -> F_m | None:
     """Returns the rates of the gaps at unit normal velocity (m,), 1 where a gap is a distance; None where ``slip``
     gives tangential velocities alone.
 
@@ -209,7 +210,9 @@ def gap_scales(problem: Problem, t: ArrayLike, q: F_d, args: Any) -> F_m | None:
     return jnp.abs(jnp.sum(normal * gradient, axis=1)) / jnp.where(square > 0, square, 1)
 
 
-def distance_status(problem: Problem, metric: Any, gradient: F_md, closed: B_m, t: ArrayLike, q: F_d, args: Any) -> I0:
+def distance_status(
+    problem: Problem, metric: Metric, gradient: F_md, closed: B_m, t: ArrayLike, q: F_d, args: object
+) -> I0:
     """Returns GAP_NOT_DISTANCE if friction at one of the ``closed`` contacts (m,) is seen to be
     wrong by the scale of its gap, ().
 
@@ -271,7 +274,7 @@ def still(slip: Any) -> FrictionInfo:
     return remembered(slip, FrictionInfo.none(m, k, dtype), jnp.zeros(m, bool))
 
 
-def remembered(slip: Any, info: FrictionInfo, breaks: Any) -> FrictionInfo:
+def remembered(slip: Any, info: FrictionInfo, breaks: Array | None) -> FrictionInfo:
     """Returns the ``info`` of a step with what the law of static friction has to know of it in the next one, and which
     contacts it found to break away."""
     if slip.static is None:
@@ -279,7 +282,7 @@ def remembered(slip: Any, info: FrictionInfo, breaks: Any) -> FrictionInfo:
     return info._replace(breaks=breaks, heading=lax.stop_gradient(slip.heading(info.direction)))
 
 
-def responses(metric: Any, jacobian: F_mkd) -> F_dmk:
+def responses(metric: Metric, jacobian: F_mkd) -> F_dmk:
     """Returns M^-1 T' (d, m, k) for the tangents T ``jacobian`` (m, k, d)."""
     m, k, d = jacobian.shape
     return metric.solve(jacobian.reshape(m * k, d).T).reshape(d, m, k)

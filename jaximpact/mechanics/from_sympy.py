@@ -3,31 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.typing import DTypeLike
 
 from ..jaxtools.argument_checks import check_kind
 from ..jaxtools.optional_packages import import_optional
 from .problem import Problem
+from .problem_parts import FrictionLike, RestitutionLike
+
+if TYPE_CHECKING:
+    from sympy import Expr, Matrix, Symbol
+    from sympy.physics.mechanics import KanesMethod, LagrangesMethod
+
+    Coefficients: TypeAlias = Expr | FrictionLike | Sequence[Expr | float]  # one for all contacts, or one for each
 
 
 def from_sympy(
-    method: Any,
-    constraints: Sequence[Any] | Mapping[str, Any] = (),
+    method: KanesMethod | LagrangesMethod,
+    constraints: Sequence[Expr] | Mapping[str, Expr] = (),
     *,
-    restitution: Any = 0.0,
-    energy: Any = None,
+    restitution: RestitutionLike = 0.0,
+    energy: Expr | None = None,
     coordinates: Sequence[str] | None = None,
     contacts: Sequence[str] | None = None,
     units: str | Mapping[str, str] | None = None,
-    joints: Sequence[Any] = (),
-    switches: Sequence[Any] = (),
-    slip: Sequence[Any] = (),
-    friction: Any = None,
-    static_friction: Any = None,
+    joints: Sequence[Expr] = (),
+    switches: Sequence[Expr] = (),
+    slip: Sequence[Expr] = (),
+    friction: Coefficients = None,
+    static_friction: Coefficients = None,
 ) -> Problem:
     """`Problem` from equations of motion derived by SymPy; needs sympy.
 
@@ -84,7 +93,7 @@ def from_sympy(
     def function(what: list[str]) -> Callable[..., Array]:
         compiled = sympy.lambdify(order, [x for name in what for x in replaced[name]], modules="jax", cse=True)
 
-        def call(t: Any, q: Array, v: Array, args: Any) -> Array:
+        def call(t: Any, q: Array, v: Array, args: object) -> Array:
             time = jnp.asarray(t, q.dtype)
             found = compiled(time, *q, *v, *_values(names, args, q.dtype))
             return jnp.stack([jnp.asarray(x, q.dtype) for x in found])
@@ -102,11 +111,11 @@ def from_sympy(
     of_numbers = lambda found: lambda args: found(0.0, np.zeros(d), np.zeros(d), args)
     of_energy = lambda found: lambda t, q, v, args: found(t, q, v, args)[0]
 
-    def mass_of(q: Array, args: Any) -> Array:
+    def mass_of(q: Array, args: object) -> Array:
         return entries(0.0, q, jnp.zeros_like(q), args).reshape(d, d)
 
     def rates(along: Callable) -> Callable:
-        def slips(t: Any, q: Array, v: Array, args: Any) -> Array:
+        def slips(t: Any, q: Array, v: Array, args: object) -> Array:
             found = along(t, q, v, args)
             return found if len(found) == len(slip) else found.reshape(len(slip), -1)
 
@@ -131,7 +140,13 @@ def from_sympy(
 
 
 def _groups(
-    sympy: Any, constraints: Any, joints: Any, switches: Any, slip: Any, friction: Any, static_friction: Any
+    sympy: ModuleType,
+    constraints: Sequence[Expr] | Mapping[str, Expr],
+    joints: Sequence[Expr],
+    switches: Sequence[Expr],
+    slip: Sequence[Expr],
+    friction: Coefficients,
+    static_friction: Coefficients,
 ) -> dict[str, list[list]]:
     """Collects the expressions by kind, a list of components for each;
     TypeError for anything that is no sequence of expressions."""
@@ -156,13 +171,15 @@ def _groups(
     }
 
 
-def _coefficients(sympy: Any, given: Any) -> list[list]:
+def _coefficients(sympy: ModuleType, given: Coefficients) -> list[list]:
     """Returns the coefficients of friction as expressions; an empty list if all of them are numbers or functions."""
-    every = list(given) if isinstance(given, list | tuple) else [given]
+    every: list = list(given) if isinstance(given, list | tuple) else [given]
     return [[x] for x in every] if any(isinstance(x, sympy.Basic) for x in every) else []
 
 
-def _method_parts(sympy: Any, mechanics: Any, method: Any, energy: Any) -> tuple[list, Any, Any, Any, list]:
+def _method_parts(
+    sympy: ModuleType, mechanics: ModuleType, method: KanesMethod | LagrangesMethod, energy: Expr | None
+) -> tuple[list, Matrix, Matrix, Expr, list]:
     """Returns coordinates, mass matrix, forcing and energy of a SymPy method without its constraints,
     and its holonomic constraints."""
     t = mechanics.dynamicsymbols._t
@@ -190,7 +207,9 @@ def _method_parts(sympy: Any, mechanics: Any, method: Any, energy: Any) -> tuple
     return q, mass, force, energy, joints
 
 
-def _without_constraints(sympy: Any, mechanics: Any, method: Any, t: Any) -> Any:
+def _without_constraints(
+    sympy: ModuleType, mechanics: ModuleType, method: KanesMethod | LagrangesMethod, t: Symbol
+) -> LagrangesMethod:
     """Makes Kane's method for the same bodies and loads, with all speeds independent.
 
     Raises:
@@ -219,7 +238,9 @@ def _without_constraints(sympy: Any, mechanics: Any, method: Any, t: Any) -> Any
     return free
 
 
-def _in_plain_symbols(sympy: Any, t: Any, q: list, parts: dict[str, list]) -> tuple[dict[str, list], list, list[str]]:
+def _in_plain_symbols(
+    sympy: ModuleType, t: Symbol, q: list, parts: dict[str, list]
+) -> tuple[dict[str, list], list, list[str]]:
     """Replaces functions of time in the expressions of ``parts`` by plain symbols.
 
     Returns the new expressions, the list of symbols in the order t, q, v, parameters, and the names of the parameters.
@@ -230,7 +251,7 @@ def _in_plain_symbols(sympy: Any, t: Any, q: list, parts: dict[str, list]) -> tu
     """
     v = [x.diff(t) for x in q]
     plain = {x: sympy.Dummy(f"q{i}") for i, x in enumerate(q)} | {x: sympy.Dummy(f"v{i}") for i, x in enumerate(v)}
-    symbols: set[Any] = set()
+    symbols: set[Symbol] = set()
     replaced = {}
     for what, expressions in parts.items():
         replaced[what] = [sympy.sympify(x).xreplace(plain) for x in expressions]
@@ -260,7 +281,7 @@ def _in_plain_symbols(sympy: Any, t: Any, q: list, parts: dict[str, list]) -> tu
     return replaced, [t, *plain.values(), *parameters], names
 
 
-def _kane(sympy: Any, method: Any, t: Any) -> tuple[list, Any, Any]:
+def _kane(sympy: ModuleType, method: KanesMethod, t: Symbol) -> tuple[list, Matrix, Matrix]:
     """Returns coordinates, mass matrix and forcing of Kane's equations,
     written in the derivatives of the coordinates."""
     q, u = list(method.q), list(method.u)
@@ -284,14 +305,14 @@ def _kane(sympy: Any, method: Any, t: Any) -> tuple[list, Any, Any]:
     return q, inverse.T * mass * inverse, inverse.T * (forcing - mass * drift)
 
 
-def _partial(sympy: Any, matrix: Any, functions: list, t: Any) -> Any:
+def _partial(sympy: ModuleType, matrix: Matrix, functions: list, t: Symbol) -> Matrix:
     """Returns the partial derivative of a matrix by the time t, with the given functions of time held fixed."""
     hold = {x: sympy.Dummy() for x in functions}
     back = {dummy: x for x, dummy in hold.items()}
     return matrix.xreplace(hold).diff(t).xreplace(back)
 
 
-def _refuse_kane(method: Any) -> None:
+def _refuse_kane(method: KanesMethod) -> None:
     """Raises for features of Kane's method that a `Problem` cannot express."""
     for found, what in (
         (method._uaux, "auxiliary speeds"),
@@ -313,7 +334,7 @@ def _refuse_kane(method: Any) -> None:
         ) from error
 
 
-def _gap(sympy: Any, expression: Any, what: str = "constraints") -> Any:
+def _gap(sympy: ModuleType, expression: Expr | str, what: str = "constraints") -> Expr:
     """Returns an expression of the argument ``what`` unchanged, or for an inequality x >= y the difference x - y.
 
     Raises:
@@ -334,7 +355,7 @@ def _short_list(expressions: Any) -> str:
     return text if len(text) <= 200 else text[:197] + "..."
 
 
-def _values(names: list[str], args: Any, dtype: Any) -> list[Array]:
+def _values(names: list[str], args: Any, dtype: DTypeLike) -> list[Array]:
     """Returns the values of the parameters, by name, from args; TypeError or ValueError if one is missing."""
     if not names:
         return []

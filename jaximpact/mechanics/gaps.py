@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,11 @@ from ..jaxtools.row_structure import RowsOf
 from ..jaxtools.row_walk import RowWalk, Unstructured
 from ..jaxtools.shapes import as_array, shape_of_result
 from .contacts import Contacts
+
+if TYPE_CHECKING:
+    from .linearisation import Metric
+    from .problem import Problem
+    from .scheme import Scheme
 
 MARGIN = 1.001  # factor on the displacement of a step, for the rounding of a bound
 
@@ -39,7 +44,7 @@ class Gaps:
     def listed(self) -> bool:
         return False
 
-    def __call__(self, t: ArrayLike, q: Array, args: Any) -> Array:
+    def __call__(self, t: ArrayLike, q: Array, args: object) -> Array:
         raise NotImplementedError
 
     @property
@@ -47,11 +52,11 @@ class Gaps:
         """The function as it was written, whose results may have another dtype."""
         return self
 
-    def count(self, t: ArrayLike, q: Array, args: Any) -> int:
+    def count(self, t: ArrayLike, q: Array, args: object) -> int:
         """Returns the number m."""
         return shape_of_result(as_array, self.written, np.zeros((), q.dtype), q, args).shape[0]
 
-    def check(self, problem: Any, scheme: Any, e: Any, q: Array, args: Any, shape_of: Callable) -> None:
+    def check(self, problem: Problem, scheme: Scheme, e: ArrayLike, q: Array, args: object, shape_of: Callable) -> None:
         """Raises ValueError or TypeError if functions of the user do not fit q (d,) and args, or the ``scheme`` or the
         restitution ``e`` the gaps.
 
@@ -65,7 +70,7 @@ class Gaps:
     def check_mass(self, shape: tuple[int, ...], d: int) -> None:
         """Raises ValueError if the ``shape`` of the mass does not fit bodies of d coordinates in all."""
 
-    def jacobian(self, t: ArrayLike, q: Array, args: Any, rows: Array | None = None) -> tuple[Array, Array]:
+    def jacobian(self, t: ArrayLike, q: Array, args: object, rows: Array | None = None) -> tuple[Array, Array]:
         """Returns the gaps f (m,) and their Jacobian df/dq (m, d) at (t, q),
         or only those of the contacts ``rows`` (k,)."""
         gaps, m = lambda x: self(t, x, args), self.count(t, q, args)
@@ -77,35 +82,35 @@ class Gaps:
         of_rows = gaps if rows is None else lambda x: gaps(x)[rows]
         return value_and_jacobian(of_rows, q, m if rows is None else len(rows))
 
-    def drift(self, t: ArrayLike, q: Array, args: Any) -> Array:
+    def drift(self, t: ArrayLike, q: Array, args: object) -> Array:
         """Returns f_t (m,), the time derivative of the gaps at fixed q."""
         t = jnp.asarray(t, q.dtype)
         return jax.jvp(lambda s: self(s, q, args), (t,), (jnp.ones_like(t),))[1]
 
-    def linearised(self, metric: Any, t: ArrayLike, q: Array, args: Any) -> Contacts:
+    def linearised(self, metric: Metric, t: ArrayLike, q: Array, args: object) -> Contacts:
         """Returns the contacts at (t, q), with the responses of a `Metric`; without tangential rows."""
         gap, matrix = self.jacobian(t, q, args)
         return Contacts.of(gap, matrix, metric.solve(matrix.T), self.drift(t, q, args))
 
-    def at_instant(self, metric: Any, t: ArrayLike, q: Array, args: Any) -> Contacts:
+    def at_instant(self, metric: Metric, t: ArrayLike, q: Array, args: object) -> Contacts:
         """Returns what `linearised` does, for projections of positions, which need no drift."""
         gap, matrix = self.jacobian(t, q, args)
         return Contacts.of(gap, matrix, metric.solve(matrix.T))
 
-    def curves(self, t: ArrayLike, q: Array, args: Any) -> bool:
+    def curves(self, t: ArrayLike, q: Array, args: object) -> bool:
         """Tests whether steps have to allow for gradients that turn with q: whether their jaxpr uses it.
 
         Not of listed bodies, whose displacement in a step is limited.
         """
         return depends_on(lambda x: self.jacobian(t, x, args)[1], (q,), (0,))
 
-    def is_steady(self, t: Array, q: Array, args: Any) -> bool:
+    def is_steady(self, t: Array, q: Array, args: object) -> bool:
         """Tests whether gap velocities depend on the velocity only: whether the jaxpr of gradients and
         drifts uses neither t nor q."""
         rates = lambda t, q: (self.jacobian(t, q, args)[1], self.drift(t, q, args))
         return not depends_on(rates, (t, q), (0, 1))
 
-    def closing(self, t: Array, q: Array, shift: Array, args: Any) -> Array:
+    def closing(self, t: Array, q: Array, shift: Array, args: object) -> Array:
         """Returns the mask (m,) of gaps that are, or may be, negative or no numbers after a ``shift``
         (d,) from q to a place at time t.
 
@@ -118,11 +123,11 @@ class Gaps:
                 return ~(gap >= change)
         return ~(gaps(q + shift) >= 0)
 
-    def neighbours(self, t: ArrayLike, q: Array, args: Any) -> Any:
+    def neighbours(self, t: ArrayLike, q: Array, args: object) -> Any:
         """Makes the neighbour list at (t, q); None where none is kept."""
         return None
 
-    def stepped(self, scheme: Any) -> Any:
+    def stepped(self, scheme: Scheme) -> Any:
         """Returns the scheme that makes the steps of a motion, given the user's ``scheme``: for listed bodies a wrapper
         of it that keeps the list."""
         return scheme
@@ -137,7 +142,7 @@ class Gaps:
         none where contacts come and go."""
         return impulse
 
-    def by_entry(self, metric: Any, t: ArrayLike, q: Array, args: Any) -> Callable:
+    def by_entry(self, metric: Metric, t: ArrayLike, q: Array, args: object) -> Callable:
         """Returns `Contacts.by_entry` of the contacts at (t, q), without the zeros of their
         gradients where these are known."""
         with suppress(Unstructured):
@@ -149,7 +154,7 @@ class Gaps:
         as dense constraints."""
         return {"constraints": SomeGaps(self, rows)}
 
-    def facts(self, t: Any, q: Array, args: Any) -> Any:
+    def facts(self, t: ArrayLike, q: Array, args: object) -> Any:
         """Returns what is to be checked at the start of a motion of listed bodies; None of others."""
         return None
 
@@ -157,13 +162,13 @@ class Gaps:
 class NoGaps(Gaps):
     """The gaps of a problem without constraints: none, of shape (0,)."""
 
-    def __call__(self, t: ArrayLike, q: Array, args: Any) -> Array:
+    def __call__(self, t: ArrayLike, q: Array, args: object) -> Array:
         return jnp.zeros((0,), q.dtype)
 
-    def count(self, t: ArrayLike, q: Array, args: Any) -> int:
+    def count(self, t: ArrayLike, q: Array, args: object) -> int:
         return 0
 
-    def check(self, *_: Any) -> None: ...
+    def check(self, *_: object) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -176,7 +181,7 @@ class StatedGaps(Gaps):
     def written(self) -> Callable:
         return self.function
 
-    def __call__(self, t: ArrayLike, q: Array, args: Any) -> Array:
+    def __call__(self, t: ArrayLike, q: Array, args: object) -> Array:
         return jnp.asarray(call_outlined(self.function, t, q, args), q.dtype)
 
 
@@ -187,16 +192,16 @@ class SomeGaps(Gaps):
     def __init__(self, whole: Callable[[ArrayLike, Array, Any], Array], rows: Array) -> None:
         self.whole, self.rows = whole, rows
 
-    def __call__(self, t: ArrayLike, q: Array, args: Any) -> Array:
+    def __call__(self, t: ArrayLike, q: Array, args: object) -> Array:
         of_place = lambda x: self.whole(t, x, args)
         with suppress(Unstructured):
             return RowWalk.of(of_place, q).run(self.rows)
         return of_place(q)[self.rows]
 
-    def count(self, t: ArrayLike, q: Array, args: Any) -> int:
+    def count(self, t: ArrayLike, q: Array, args: object) -> int:
         return len(self.rows)
 
-    def jacobian(self, t: ArrayLike, q: Array, args: Any, rows: Array | None = None) -> tuple[Array, Array]:
+    def jacobian(self, t: ArrayLike, q: Array, args: object, rows: Array | None = None) -> tuple[Array, Array]:
         with suppress(Unstructured):
             found = RowsOf.at(lambda x: self.whole(t, x, args), q, self.rows)
             return found.values, found.jacobian()

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 from jax import Array
@@ -94,7 +94,7 @@ NEWTON = NewtonImpact()
 LAWS = {"newton": NEWTON, "poisson": PoissonImpact()}
 
 
-def impact_law_of(given: Any) -> ImpactLaw:
+def impact_law_of(given: ImpactLaw | str) -> ImpactLaw:
     """Returns the law of impact of a name, or the law itself; raises ValueError or TypeError, saying what there is."""
     if isinstance(given, str) and given not in LAWS:
         raise ValueError(f"impact_law must be {' or '.join(map(repr, LAWS))}, or an extend.ImpactLaw, got {given!r}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -41,7 +41,7 @@ class ProjectedPosition(NamedTuple):
 
 
 def put_on_joints(
-    problem: Problem, t: Array, q: Array, low: Array | None, shift: Array, before: Joints | None, args: Any
+    problem: Problem, t: Array, q: Array, low: Array | None, shift: Array, before: Joints | None, args: object
 ) -> ProjectedPosition:
     """Projects q (d,) onto the joints at time t in the kinetic metric; ``low`` is its rounding remainder.
 
@@ -64,7 +64,7 @@ def put_on_joints(
     return ProjectedPosition(q, low, first + second, joints, left, status)
 
 
-def nearest_on_joints(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> tuple[Array, Array]:
+def nearest_on_joints(problem: Problem, t: Array, q: Array, v: Array, args: object) -> tuple[Array, Array]:
     """Returns the position and velocity (d,) nearest to q and v, in the kinetic metric, that satisfy the joints;
     q and v without joints."""
     if not problem.joint_count(t, q, args):
@@ -101,7 +101,7 @@ def project_state(
     before: Joints,
     impulse: Callable[[], Array],
     acts: Array,
-    args: Any,
+    args: object,
 ) -> tuple[State, JointInfo, Array]:
     """Projects a scheme's ``new`` state onto the joints at time t; returns it, the report on the joints,
     and status bits.
@@ -119,7 +119,9 @@ def project_state(
     return new, JointInfo(impulse() + found.joints.least(more), found.residual), found.status
 
 
-def shake(problem: Problem, metric: Metric, t: Array, q: Array, h: Array, u: Array, args: Any) -> tuple[Array, Array]:
+def shake(
+    problem: Problem, metric: Metric, t: Array, q: Array, h: Array, u: Array, args: object
+) -> tuple[Array, Array]:
     """Corrects the velocity u (d,) so that a step h from q ends on the joints at t (SHAKE);
     returns it and the joints' impulses (j,).
 
@@ -137,7 +139,7 @@ def shake(problem: Problem, metric: Metric, t: Array, q: Array, h: Array, u: Arr
 
 
 def land_chord(
-    problem: Problem, t: Array, new: State, h: Array, before: Joints, impulse: Callable[[], Array], args: Any
+    problem: Problem, t: Array, new: State, h: Array, before: Joints, impulse: Callable[[], Array], args: object
 ) -> tuple[State, JointInfo, Array]:
     """As `project_state`, for a scheme whose velocities are those of the chords, (q_new - q_old)/h: the velocity
     follows the projected position.

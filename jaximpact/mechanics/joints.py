@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.typing import ArrayLike
+from jax.typing import ArrayLike, DTypeLike
 
 from ..jaxtools.empty import empty, nothing
 from ..jaxtools.jacobians import value_and_jacobian
@@ -40,7 +40,7 @@ class MayDepend:
 
     joints: Callable
 
-    def __call__(self, t: Any, q: Array, args: Any) -> Array:
+    def __call__(self, t: ArrayLike, q: Array, args: object) -> Array:
         return self.joints(t, q, args)
 
     @classmethod
@@ -70,7 +70,7 @@ class Joints(NamedTuple):
     loose: tuple[()] | None = None
 
     @classmethod
-    def none(cls, d: int, dtype: Any) -> Joints:
+    def none(cls, d: int, dtype: DTypeLike) -> Joints:
         """Makes the joints of a system of d coordinates that has none: arrays of size 0."""
         none, square = empty(dtype, 0), empty(dtype, 0, 0)
         return cls(none, empty(dtype, 0, d), none, empty(dtype, d, 0), square, square, none)
@@ -81,7 +81,7 @@ class Joints(NamedTuple):
         return self.value.shape[0]
 
     @classmethod
-    def at(cls, problem: Problem, metric: Any, t: ArrayLike, q: Array, args: Any) -> Joints:
+    def at(cls, problem: Problem, metric: Any, t: ArrayLike, q: Array, args: object) -> Joints:
         """Linearises the joints of a problem at (t, q) in a `Metric`, whose own joints are ignored."""
         if not problem.joint_count(t, q, args):
             return cls.none(q.shape[0], q.dtype)
@@ -98,7 +98,7 @@ class Joints(NamedTuple):
         return _over_chord(problem, metric, at, h)
 
     @classmethod
-    def of(cls, problem: Problem, values: Callable, metric: Any, t: Array, q: Array, args: Any) -> Joints:
+    def of(cls, problem: Problem, values: Callable, metric: Any, t: Array, q: Array, args: object) -> Joints:
         """Linearises the joints whose equations are ``values(t, q)`` (j,) at (t, q) in a ``metric``."""
         value, matrix = value_and_jacobian(lambda x: values(t, x), q, problem.joint_count(t, q, args))
         rate = jax.jvp(lambda s: values(s, q), (t,), (jnp.ones_like(t),))[1]
@@ -172,7 +172,7 @@ def scales(jacobian: Array, x: Array) -> Array:
 
 
 @outlined
-def _at(problem: Problem, metric: Any, t: Array, q: Array, args: Any) -> Joints:
+def _at(problem: Problem, metric: Any, t: Array, q: Array, args: object) -> Joints:
     return Joints.of(problem, lambda s, x: problem.joint_values(s, x, args), metric, t, q, args)
 
 
@@ -184,7 +184,7 @@ def _least(jacobian: Array, impulse: Array) -> Array:
     return jacobian @ solve_by_inverse(square, inverse, jacobian.T @ impulse)
 
 
-def _cut(dtype: Any) -> float:
+def _cut(dtype: DTypeLike) -> float:
     """Returns the fraction of a diagonal entry up to which a pivot counts as zero."""
     return max(DEPENDENT, 64 * float(jnp.finfo(dtype).eps))
 
@@ -200,13 +200,13 @@ def _over_chord(problem: Problem, metric: Any, at: At, h: Array) -> Joints:
     return Joints.of(problem, mean, metric, t, q, args)
 
 
-def joint_turning(problem: Problem, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:
+def joint_turning(problem: Problem, t: ArrayLike, q: Array, v: Array, args: object) -> Array:
     """Returns the rate (j,) of the joint velocities J v + c_t along the motion with constant velocity v (d,)."""
     return _turning(problem, jnp.asarray(t, q.dtype), q, v, args)
 
 
 @outlined
-def _turning(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> Array:
+def _turning(problem: Problem, t: Array, q: Array, v: Array, args: object) -> Array:
     zero, one = jnp.zeros_like(t), jnp.ones_like(t)
 
     def velocity(s: Array) -> Array:

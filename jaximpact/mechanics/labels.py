@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import jax
 
@@ -54,7 +53,14 @@ class Labels:
     quaternions: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, coordinates: Any, contacts: Any, units: Any, joints: Any = None, quaternions: Any = ()) -> Labels:
+    def of(
+        cls,
+        coordinates: object,
+        contacts: object,
+        units: object,
+        joints: object = None,
+        quaternions: Sequence[int] = (),
+    ) -> Labels:
         """Checks and makes labels: names as a sequence, units as one text or a mapping from names.
 
         Raises:
@@ -177,7 +183,7 @@ class Labels:
 UNNAMED = Labels()
 
 
-def _places(quaternions: Any) -> tuple[int, ...]:
+def _places(quaternions: Sequence[int]) -> tuple[int, ...]:
     if not isinstance(quaternions, Sequence) or not all(is_whole(x) and x >= 0 for x in quaternions):
         raise TypeError(
             "quaternions must be a sequence of the numbers of coordinates with which they begin, such as (3,), got "
@@ -189,7 +195,7 @@ def _places(quaternions: Any) -> tuple[int, ...]:
     return found
 
 
-def _names(argument: str, names: Any) -> tuple[str, ...] | None:
+def _names(argument: str, names: object) -> tuple[str, ...] | None:
     if names is None:
         return None
     if isinstance(names, str) or not isinstance(names, Sequence) or not are_texts(names):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.typing import ArrayLike
+from jax.typing import ArrayLike, DTypeLike
 
 from ..jaxtools import linalg
 from ..jaxtools.empty import nothing
@@ -92,13 +92,13 @@ class Metric(NamedTuple):
         return later - self.restore(self.joints.velocity(share * later + (1 - share) * v) / share)
 
     @classmethod
-    def at(cls, problem: Problem, q: Array, args: Any, t: ArrayLike | None = None) -> Metric:
+    def at(cls, problem: Problem, q: Array, args: object, t: ArrayLike | None = None) -> Metric:
         """Makes the metric of a problem's mass matrix at q; given a time t, with the problem's joints at (t, q),
         which `solve` then keeps."""
         metric = cls._of_mass(problem, q, args)
         return metric if t is None else metric.with_joints(problem, t, q, args)
 
-    def with_joints(self, problem: Problem, t: ArrayLike, q: Array, args: Any) -> Metric:
+    def with_joints(self, problem: Problem, t: ArrayLike, q: Array, args: object) -> Metric:
         """Returns a copy that keeps the problem's joints, as linearised at (t, q)."""
         return self._replace(joints=Joints.at(problem, self, t, q, args))
 
@@ -118,7 +118,7 @@ class Metric(NamedTuple):
         return self._replace(joints=Joints.over_chord(problem, kinetic, at, h))
 
     @classmethod
-    def _of_mass(cls, problem: Problem, q: Array, args: Any) -> Metric:
+    def _of_mass(cls, problem: Problem, q: Array, args: object) -> Metric:
         return cls(mass_of(problem.mass_at(q, args), q.dtype).factorised(), Joints.none(q.shape[0], q.dtype))
 
     @classmethod
@@ -170,7 +170,7 @@ def _restoring(matrix: Array, joints: Joints) -> tuple[Array, Restoring]:
     return inverse, Restoring(rows, response, gram, linalg.inverse_without_pivoting(lax.stop_gradient(gram)))
 
 
-def linearise(problem: Problem, metric: Metric, t: ArrayLike, q: Array, args: Any) -> Contacts:
+def linearise(problem: Problem, metric: Metric, t: ArrayLike, q: Array, args: object) -> Contacts:
     """Linearises the constraints at (t, q), with the responses of a ``metric``; without tangential rows."""
     return problem.gaps.linearised(metric, t, q, args)
 
@@ -184,7 +184,7 @@ def noise(contacts: Contacts, x: Array, gap_velocity: Array) -> Array:
     return 1e3 * jnp.finfo(x.dtype).eps * (contacts.velocity_terms(x) + jnp.abs(gap_velocity))
 
 
-def gap_derivatives(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> tuple[Array, Array]:
+def gap_derivatives(problem: Problem, t: Array, q: Array, v: Array, args: object) -> tuple[Array, Array]:
     """Returns gap velocities and gap accelerations (m,) of the motion with constant velocity v (d,)."""
     zero, one = jnp.zeros_like(t), jnp.ones_like(t)
 
@@ -217,7 +217,7 @@ def lengths(contacts: Contacts, q: Array, v: Array, acceleration: Array, h: Arra
     return jnp.where(jnp.isfinite(found), found, place)
 
 
-def span(h: Any, dtype: Any) -> Any:
+def span(h: Any, dtype: DTypeLike) -> Any:
     """Returns a time scale () of about a thousand steps h, which converts speeds to lengths: long against a step,
     short against most motions."""
     # shorter in float32, whose round-off over the longer time would hide impacts
@@ -251,13 +251,13 @@ def closure(
     return Closure(closed, contacts.gap < -overlap, closed & (gap_velocity < -speed))
 
 
-def acceleration(problem: Problem, metric: Metric, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:
+def acceleration(problem: Problem, metric: Metric, t: ArrayLike, q: Array, v: Array, args: object) -> Array:
     """Returns the acceleration (d,) without contact forces: M^-1 g(t, q, v), or with joints the one that keeps them."""
     return joint_acceleration(problem, metric, t, q, v, args)[0]
 
 
 def joint_acceleration(
-    problem: Problem, metric: Metric, t: ArrayLike, q: Array, v: Array, args: Any
+    problem: Problem, metric: Metric, t: ArrayLike, q: Array, v: Array, args: object
 ) -> tuple[Array, Array]:
     """Returns the acceleration (d,) without contact forces, and the joints' forces (j,)."""
     force = problem.generalised_force(t, q, v, args)

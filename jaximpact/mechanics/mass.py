@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.typing import ArrayLike, DTypeLike
 
 from ..jaxtools import linalg
 
@@ -110,7 +111,7 @@ class Blocks(Full):
         return jax.vmap(linalg.spd_solve)(self.matrix, self.factor, of_bodies).reshape(x.shape)
 
 
-def mass_of(matrix: Any, dtype: Any) -> Identity | Diagonal | Full:
+def mass_of(matrix: ArrayLike | None, dtype: DTypeLike) -> Identity | Diagonal | Full:
     """Returns the mass that is stated as None, a number, a (d,) diagonal, a (d, d) matrix or diagonal blocks (N, D, D),
     its factor left out."""
     if matrix is None:

@@ -12,13 +12,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.typing import ArrayLike, DTypeLike
 
 from .motion import Motion
 from .problem import Problem
+from .problem_parts import Force
+
+if TYPE_CHECKING:
+    from .scheme import State
 
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 PARITY = 0x1BD11BDA
@@ -36,7 +41,7 @@ SINE = (
 )
 
 
-def threefry(key: Any, first: Any, second: Any) -> tuple[Any, Any]:
+def threefry(key: Any, first: ArrayLike, second: Any) -> tuple[Any, Any]:
     """Returns two words of 32 random bits for each of the counters (``first``, ``second``); all are uint32, of numpy or
     jax, ``key`` (..., 2)."""
     k0, k1 = key[..., 0], key[..., 1]
@@ -50,7 +55,7 @@ def threefry(key: Any, first: Any, second: Any) -> tuple[Any, Any]:
     return x, y
 
 
-def normal_numbers(key: Array, n: Array, r: int, dtype: Any) -> Array:
+def normal_numbers(key: Array, n: Array, r: int, dtype: DTypeLike) -> Array:
     """Returns r independent normal numbers (r,) for a key (2,) and the number () of a step,
     two from each 64 bits (Box and Muller)."""
     pair = jnp.arange((r + 1) // 2, dtype=jnp.uint32)
@@ -62,7 +67,7 @@ def normal_numbers(key: Array, n: Array, r: int, dtype: Any) -> Array:
     return jnp.stack([size * _cosine(turns, dtype), size * _cosine(turns - quarter, dtype)], axis=1).reshape(-1)[:r]
 
 
-def _size(bits: Array, dtype: Any) -> Array:
+def _size(bits: Array, dtype: DTypeLike) -> Array:
     """Returns sqrt(-2 log u) of uniform numbers u = bits 2^-32, of which the last bit is set."""
     bits = bits | jnp.uint32(1)
     zeros = lax.clz(bits)
@@ -70,7 +75,7 @@ def _size(bits: Array, dtype: Any) -> Array:
     return jnp.sqrt(zeros.astype(dtype) * LN4 + y * _polynomial(LOGARITHM, y))
 
 
-def _cosine(turns: Array, dtype: Any) -> Array:
+def _cosine(turns: Array, dtype: DTypeLike) -> Array:
     """Returns the cosine of uniform angles, 2 pi turns 2^-32."""
     x = 0.5 - jnp.abs(lax.bitcast_convert_type(turns, jnp.int32).astype(dtype) * HALF)
     return x * _polynomial(SINE, x * x)
@@ -91,14 +96,14 @@ def step_number(motion: Motion, n: Array) -> Array:
 class Pushed:
     """A ``force`` (t, q, v, args) -> (d,) with a constant ``push`` (d,)."""
 
-    force: Any
+    force: Force
     push: Array
 
-    def __call__(self, t: Any, q: Array, v: Array, args: Any) -> Array:
+    def __call__(self, t: ArrayLike, q: Array, v: Array, args: object) -> Array:
         return jnp.asarray(self.force(t, q, v, args), q.dtype) + self.push
 
 
-def in_step(problem: Problem, motion: Motion, state: Any) -> Problem:
+def in_step(problem: Problem, motion: Motion, state: State) -> Problem:
     """Returns the problem of the step that begins at ``state``, with its noise as a constant force;
     without noise the problem itself."""
     if problem.noise is None:

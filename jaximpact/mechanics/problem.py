@@ -32,9 +32,12 @@ from .problem_parts import (
     Energy,
     Equations,
     Force,
+    FrictionLike,
+    MassLike,
     Named,
     Noise,
     Reset,
+    RestitutionLike,
     Slips,
     Surfaces,
     annotate,
@@ -52,7 +55,7 @@ NUMERIC = ("restitution", "mass", "friction", "static_friction")  # leaves, unle
 OPTIONAL = (*NAMING, *OTHERS)  # omitted where they are None
 
 
-def is_left_out(name: str, value: Any) -> bool:
+def is_left_out(name: str, value: object) -> bool:
     """Whether a field of a problem has a value that changes nothing. It is then left out of texts and of records, so
     that these equal the ones of versions that do not have the field."""
     says_nothing = value is None or (name == "quaternions" and not value)
@@ -155,8 +158,8 @@ class Problem(metaclass=Named):
         self,
         force: Force,
         constraints: Constraints | None = None,
-        mass: Any = None,
-        restitution: Any = 0.0,
+        mass: MassLike = None,
+        restitution: RestitutionLike = 0.0,
         energy: Energy | None = None,
         *,
         coordinates: Sequence[str] | None = None,
@@ -168,8 +171,8 @@ class Problem(metaclass=Named):
         switches: Surfaces | None = None,
         reset: Reset | None = None,
         slip: Slips | None = None,
-        friction: Any = None,
-        static_friction: Any = None,
+        friction: FrictionLike = None,
+        static_friction: FrictionLike = None,
         impact_law: ImpactLaw | str = NEWTON,
         noise: Noise | None = None,
     ) -> None:
@@ -195,11 +198,11 @@ class Problem(metaclass=Named):
         laws = (slip, OfSpeed.or_as_given(friction), static_friction, impact_law_of(impact_law), noise)
         self._set(force, constraints, mass, restitution, energy, labels, joints, switches, reset, *laws)
 
-    def _set(self, *values: Any) -> None:
+    def _set(self, *values: object) -> None:
         for name, value in zip(self.__slots__, values, strict=True):
             object.__setattr__(self, name, value)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"Problem is immutable; use problem.replace({name}=...)")
 
     def __reduce__(self) -> tuple:
@@ -285,49 +288,49 @@ class Problem(metaclass=Named):
         stated = getattr(self, name)
         return stated.sample if self.listed and stated is not None else stated
 
-    def near(self, neighbours: Any) -> Problem:
+    def near(self, neighbours: object) -> Problem:
         """Returns the problem restricted to the pairs of a neighbour list; unchanged for None."""
         if neighbours is None:
             return self
         return self.replace(constraints=self.constraints.near(neighbours))  # type: ignore[union-attr]
 
-    def count(self, t: ArrayLike, q: Array, args: Any) -> int:
+    def count(self, t: ArrayLike, q: Array, args: object) -> int:
         """Returns the number of constraints m."""
         return self.gaps.count(t, q, args)
 
-    def joint_values(self, t: ArrayLike, q: Array, args: Any) -> Array:
+    def joint_values(self, t: ArrayLike, q: Array, args: object) -> Array:
         """Returns c(t, q), shape (j,), in the dtype of q; zero where the joints hold, empty without joints."""
         return gaps_of(self.joints)(jnp.asarray(t, q.dtype), q, args)
 
-    def joint_count(self, t: ArrayLike, q: Array, args: Any) -> int:
+    def joint_count(self, t: ArrayLike, q: Array, args: object) -> int:
         """Returns the number of joint equations j."""
         return gaps_of(self.joints).count(t, q, args)
 
-    def switch_values(self, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:
+    def switch_values(self, t: ArrayLike, q: Array, v: Array, args: object) -> Array:
         """Returns s(t, q, v), shape (k,), in the dtype of q; zero on the surfaces that are stated as switches."""
         return jnp.asarray(self.switches(t, q, v, args), q.dtype)  # type: ignore[misc]
 
-    def switch_count(self, t: ArrayLike, q: Array, v: Array, args: Any) -> int:
+    def switch_count(self, t: ArrayLike, q: Array, v: Array, args: object) -> int:
         """Returns the number k of surfaces that are stated as switches."""
         if self.switches is None:
             return 0
         return shape_of_result(as_array, self.switches, np.zeros((), q.dtype), q, v, args).shape[0]
 
-    def state_behind(self, k: int, t: ArrayLike, q: Array, v: Array, args: Any) -> tuple[Array, Array]:
+    def state_behind(self, k: int, t: ArrayLike, q: Array, v: Array, args: object) -> tuple[Array, Array]:
         """Returns (q, v) after the reset at surface k, in the dtype of q."""
         found = self.reset(t, q, v, k, args)  # type: ignore[misc]
         place, speed = found if isinstance(found, tuple) else (q, found)
         return jnp.asarray(place, q.dtype), jnp.asarray(speed, q.dtype)
 
-    def states_behind(self, t: ArrayLike, q: Array, v: Array, args: Any) -> list[tuple[Array, Array]]:
+    def states_behind(self, t: ArrayLike, q: Array, v: Array, args: object) -> list[tuple[Array, Array]]:
         """Returns `state_behind` for each of the stated surfaces."""
         return [self.state_behind(k, t, q, v, args) for k in range(self.switch_count(t, q, v, args))]
 
-    def slip_velocity(self, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:
+    def slip_velocity(self, t: ArrayLike, q: Array, v: Array, args: object) -> Array:
         """Returns the slip velocities (m, k) of all contacts, k = 1 in the plane and 2 in space, in the dtype of q."""
         return self.contact_velocity(t, q, v, args)[1]
 
-    def contact_velocity(self, t: ArrayLike, q: Array, v: Array, args: Any) -> tuple[Array | None, Array]:
+    def contact_velocity(self, t: ArrayLike, q: Array, v: Array, args: object) -> tuple[Array | None, Array]:
         """Returns the relative velocities of all contacts: along the normals (m,), None where ``slip`` does not give
         them, and along tangents (m, k).
 
@@ -341,7 +344,7 @@ class Problem(metaclass=Named):
         along = along[:, None] if along.ndim == 1 else along
         return None if normal is None else jnp.asarray(normal, q.dtype), along
 
-    def restitution_at(self, e: Any, rates: Array, args: Any) -> Any:
+    def restitution_at(self, e: Any, rates: Array, args: object) -> Any:
         """Returns the restitution of contacts with gap velocities ``rates`` (m,): e, or e times the problem's function
         of approach speeds, (m,).
 
@@ -354,22 +357,22 @@ class Problem(metaclass=Named):
         speeds = jnp.where(rates < 0, -rates, jnp.finfo(rates.dtype).tiny)
         return e * jnp.broadcast_to(jnp.asarray(self.restitution(speeds, args), rates.dtype), rates.shape)
 
-    def friction_coefficients(self, slip: Array, args: Any) -> Array:
+    def friction_coefficients(self, slip: Array, args: object) -> Array:
         """Returns the coefficients of friction mu (m,) of contacts with the slip velocities (m, k)."""
         return coefficients(self.friction, slip, args)
 
-    def static_coefficients(self, slip: Array, args: Any) -> Array | None:
+    def static_coefficients(self, slip: Array, args: object) -> Array | None:
         """Returns those of static friction (m,), up to which contacts at rest stick; None if they equal those of slip.
         ``slip`` (m, k): any."""
         return (
             None if self.static_friction is None else coefficients(self.static_friction, slip, args, "static_friction")
         )
 
-    def generalised_force(self, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:
+    def generalised_force(self, t: ArrayLike, q: Array, v: Array, args: object) -> Array:
         """Returns g(t, q, v), shape (d,), in the dtype of q."""
         return jnp.asarray(_value_of(self.force, t, q, v, args), q.dtype)
 
-    def mass_at(self, q: Array, args: Any) -> Any:
+    def mass_at(self, q: Array, args: object) -> Any:
         """Returns the mass at q, in any of the forms in which it may be stated, in the dtype of q;
         None for the identity."""
         mass = _value_of(self.mass, q, args) if callable(self.mass) else self.mass
@@ -397,9 +400,9 @@ class Problem(metaclass=Named):
     @classmethod
     def from_lagrangian(
         cls,
-        lagrangian: Callable[[Any, Array, Array, Any], Array],
+        lagrangian: Force,
         constraints: Constraints | None = None,
-        restitution: Any = 0.0,
+        restitution: RestitutionLike = 0.0,
         force: Force | None = None,
         **naming: Any,
     ) -> Problem:
@@ -417,11 +420,11 @@ class Problem(metaclass=Named):
         inertia = replay_jaxpr(jax.hessian(recorded_lagrangian, argnums=2))
 
         @replay_jaxpr
-        def mass(q: Array, args: Any) -> Array:
+        def mass(q: Array, args: object) -> Array:
             return inertia(jnp.zeros((), q.dtype), q, jnp.zeros_like(q), args)
 
         @replay_jaxpr
-        def generalised(t: Array, q: Array, v: Array, args: Any) -> Array:
+        def generalised(t: Array, q: Array, v: Array, args: object) -> Array:
             t = jnp.asarray(t, q.dtype)
             # one pass for both, so that common parts of dL/dq and of the rate of the momentum are computed once
             slopes = jax.grad(recorded_lagrangian, argnums=(1, 2))
@@ -433,7 +436,7 @@ class Problem(metaclass=Named):
         stated = stated if force is None else f"{stated} or force(t, q, v, args)"
         annotate(generalised, derived_from_mass=True, inertia=inertia, stated=stated)
 
-        def energy(t: Array, q: Array, v: Array, args: Any) -> Array:
+        def energy(t: Array, q: Array, v: Array, args: object) -> Array:
             return v @ jax.grad(lagrangian, argnums=2)(t, q, v, args) - lagrangian(t, q, v, args)
 
         return cls(generalised, constraints, mass, restitution, energy, **naming)
@@ -443,8 +446,8 @@ class Problem(metaclass=Named):
         cls,
         potential: Callable[[Array, Any], Array],
         constraints: Constraints | None = None,
-        mass: Any = None,
-        restitution: Any = 0.0,
+        mass: MassLike = None,
+        restitution: RestitutionLike = 0.0,
         force: Force | None = None,
         **naming: Any,
     ) -> Problem:
@@ -458,11 +461,11 @@ class Problem(metaclass=Named):
         mass = given if callable(given) or given is None else lambda q, args: given
 
         @replay_jaxpr
-        def momentum(q: Array, v: Array, args: Any) -> Array:
+        def momentum(q: Array, v: Array, args: object) -> Array:
             return mass_times(mass(q, args) if callable(mass) else mass, v)
 
         @replay_jaxpr
-        def generalised(t: Array, q: Array, v: Array, args: Any) -> Array:
+        def generalised(t: Array, q: Array, v: Array, args: object) -> Array:
             g = -jax.grad(potential)(q, args)
             if callable(given):
                 _, rate = jax.jvp(lambda x: momentum(x, v, args), (q,), (v,))
@@ -473,7 +476,7 @@ class Problem(metaclass=Named):
         parts = [name for name, part in zip(others, (callable(given), force), strict=True) if part]
         annotate(generalised, derived_from_mass=True, stated=" or ".join(["potential(q, args)", *parts]))
 
-        def energy(t: Array, q: Array, v: Array, args: Any) -> Array:
+        def energy(t: Array, q: Array, v: Array, args: object) -> Array:
             return 0.5 * v @ momentum(q, v, args) + potential(q, args)
 
         return cls(generalised, constraints, mass, restitution, energy, **naming)
@@ -481,10 +484,10 @@ class Problem(metaclass=Named):
     @classmethod
     def from_momentum_force(
         cls,
-        force: Callable[[Any, Array, Array, Any], Array],
+        force: Force,
         constraints: Constraints | None = None,
-        mass: Any = None,
-        restitution: Any = 0.0,
+        mass: MassLike = None,
+        restitution: RestitutionLike = 0.0,
         energy: Energy | None = None,
         **naming: Any,
     ) -> Problem:
@@ -498,7 +501,7 @@ class Problem(metaclass=Named):
         given = mass
         mass = given if callable(given) or given is None else lambda q, args: given
 
-        def generalised(t: Array, q: Array, v: Array, args: Any) -> Array:
+        def generalised(t: Array, q: Array, v: Array, args: object) -> Array:
             return force(t, q, mass_times(mass(q, args) if callable(mass) else mass, v), args)
 
         annotate(generalised, derived_from_mass=True)

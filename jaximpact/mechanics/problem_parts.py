@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from jax import Array
+from numpy.typing import ArrayLike
 
 from .coefficients import OfSpeed
 from .gaps import OfBodies
@@ -18,6 +19,10 @@ Surfaces = Callable[[Any, Array, Array, Any], Array]
 Reset = Callable[[Any, Array, Array, int, Any], Any]
 Slips = Callable[[Any, Array, Array, Any], Array]
 Noise = Callable[[Any, Array, Array, Any], Array]
+# numbers as users state them: each may be a function too, of q and args, of approach speeds, or of args
+MassLike = ArrayLike | Callable[[Array, Any], ArrayLike] | None
+RestitutionLike = ArrayLike | Callable[[Array, Any], ArrayLike]
+FrictionLike = ArrayLike | Callable[..., ArrayLike] | None
 
 
 FILES = ("from_mjcf", "from_urdf", "from_xml")  # names under which other tools read files of robots
@@ -41,20 +46,20 @@ def missing(whose: str, name: str) -> str:
     return f"{name}: files of robots, MJCF and URDF, are read by jaximpact.spatial.from_mjcf(path), which makes a System; docs/howto/robots.md"  # noqa: E501
 
 
-def annotate(function: Callable, **facts: Any) -> None:
+def annotate(function: Callable, **facts: object) -> None:
     """Sets attributes of a function of a problem by which checks know how it was made."""
     for name, value in facts.items():
         setattr(function, name, value)
 
 
-def check_function(value: Any, must: str, optional: bool = True) -> None:
+def check_function(value: object, must: str, optional: bool = True) -> None:
     """Raises TypeError, saying what the value ``must`` be, unless it is a function,
     or None where it is ``optional``."""
     if not callable(value) and not (optional and value is None):
         raise TypeError(f"{must}, got {type(value).__name__}")
 
 
-def check_switches(switches: Any, reset: Any) -> None:
+def check_switches(switches: object, reset: object) -> None:
     """Raises TypeError for switches or a reset that are no functions, ValueError for a reset without switches."""
     check_function(switches, "switches must be a function switches(t, q, v, args) -> (k,) or None")
     check_function(reset, "reset must be a function reset(t, q, v, k, args) -> v or (q, v), or None")
@@ -62,7 +67,7 @@ def check_switches(switches: Any, reset: Any) -> None:
         raise ValueError("reset happens where a surface is crossed: state it, switches=lambda t, q, v, args: (k,)")
 
 
-def slip_of_bodies(bodies: OfBodies, slip: Any) -> Slips | None:
+def slip_of_bodies(bodies: OfBodies, slip: object) -> Slips | None:
     """Returns the slip function that the bodies define; raises ValueError if another ``slip`` is given."""
     if slip is not None:
         raise ValueError(
@@ -72,7 +77,7 @@ def slip_of_bodies(bodies: OfBodies, slip: Any) -> Slips | None:
     return bodies.slips
 
 
-def check_friction(slip: Any, friction: Any, static_friction: Any, constraints: Any) -> None:
+def check_friction(slip: object, friction: object, static_friction: object, constraints: object) -> None:
     """Raises TypeError or ValueError for coefficients of friction that are texts,
     friction without ``slip`` or ``slip`` without friction."""
     check_function(slip, "slip must be a function slip(t, q, v, args) -> (m,) or (m, 2), or None")

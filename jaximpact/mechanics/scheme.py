@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.typing import ArrayLike, DTypeLike
 
 from ..jaxtools.argument_checks import is_traced
 from ..jaxtools.empty import nothing
@@ -97,13 +98,13 @@ class JointInfo(NamedTuple):
     residual: Array
 
     @classmethod
-    def none(cls, problem: Problem, q: Array, args: Any) -> JointInfo:
+    def none(cls, problem: Problem, q: Array, args: object) -> JointInfo:
         """Zero impulses and residuals, to start sums from."""
         zero = jnp.zeros(problem.joint_count(jnp.zeros((), q.dtype), q, args), q.dtype)
         return cls(zero, zero)
 
     @classmethod
-    def without_joints(cls, dtype: Any) -> JointInfo:
+    def without_joints(cls, dtype: DTypeLike) -> JointInfo:
         """The report on no joints."""
         return cls(nothing(dtype, 0), nothing(dtype, 0))
 
@@ -144,7 +145,7 @@ class Info(NamedTuple):
     joints: JointInfo
     friction: FrictionInfo
     error: Any = None
-    remark: Any = None
+    remark: Array | None = None
     ended: Any = None
     near: Any = None
 
@@ -224,8 +225,8 @@ class Traits(NamedTuple):
     """
 
     steps: int = 1
-    phase: Callable[[Array], Any] = lambda e: 0.5
-    delay: Callable[[Any], tuple[Any, Any]] = lambda e: (1.0, 2.0)
+    phase: Callable[[Array], ArrayLike] = lambda e: 0.5
+    delay: Callable[[Array], tuple[ArrayLike, ArrayLike]] = lambda e: (1.0, 2.0)
     lag: float = 0.0
     locates: bool = False
     order: int | None = 1
@@ -286,12 +287,12 @@ class Scheme(abc.ABC):
         within that time of an impact."""
         return motion.h
 
-    def time_errors(self, motion: Motion, state: Any, contacts: Contacts, speed: Array) -> Array:
+    def time_errors(self, motion: Motion, state: State, contacts: Contacts, speed: Array) -> Array:
         """Bounds the errors (m,) of the times at which ``contacts`` meet at gap velocities ``speed`` (m,) near a state;
         by default the `resolution`."""
         return jnp.broadcast_to(self.resolution(motion), speed.shape)
 
-    def on_piece(self, problem: Problem, motion: Motion, state: Any) -> Problem:
+    def on_piece(self, problem: Problem, motion: Motion, state: State) -> Problem:
         """Returns the problem with its functions on the sides of their switches on which a state is,
         for schemes that locate crossings."""
         return problem
@@ -313,7 +314,7 @@ class Scheme(abc.ABC):
             "scheme=EventDriven()"
         )
 
-    def check(self, problem: Problem, e: Any, m: int) -> None:
+    def check(self, problem: Problem, e: ArrayLike, m: int) -> None:
         """Raises ValueError, on the host, if the scheme does not cover the problem or one of its options is wrong.
 
         By default the restitution ``e`` must be one that ``traits.restitution`` allows; ``m``: number of contacts.
@@ -354,7 +355,7 @@ class Wrapping(Scheme):
     def resolution(self, motion: Motion) -> Array:
         return self.scheme.resolution(motion)
 
-    def on_piece(self, problem: Problem, motion: Motion, state: Any) -> Problem:
+    def on_piece(self, problem: Problem, motion: Motion, state: State) -> Problem:
         return self.scheme.on_piece(problem, motion, state)
 
 
@@ -389,7 +390,7 @@ class Timing(NamedTuple):
         return 2 if self.rebounds else 1
 
 
-def time_of(motion: Motion, state: Any) -> Array:
+def time_of(motion: Motion, state: State) -> Array:
     """Returns the time () of a state: that of its step, or the time at which the motion has stopped,
     if that is earlier."""
     t, stop = motion.time(state.n), getattr(state, "stop", None)

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import ArrayLike
+
+if TYPE_CHECKING:
+    from .problem import Problem
 
 
 class SomeSlips(abc.ABC):
@@ -17,14 +20,14 @@ class SomeSlips(abc.ABC):
     gives its gradients itself."""
 
     @abc.abstractmethod
-    def __call__(self, t: ArrayLike, q: Array, v: Array, args: Any) -> Array: ...
+    def __call__(self, t: ArrayLike, q: Array, v: Array, args: object) -> Array: ...
 
     @abc.abstractmethod
-    def tangents(self, t: ArrayLike, q: Array, args: Any) -> Array:
+    def tangents(self, t: ArrayLike, q: Array, args: object) -> Array:
         """Returns the gradients (k, n, d) of the slip velocities by v."""
 
 
-def with_contacts(problem: Any, rows: Array, number: int) -> Any:
+def with_contacts(problem: Problem, rows: Array, number: int) -> Problem:
     """Returns the problem with the contacts ``rows`` (k,) of its ``number`` contacts only; those of a neighbour list
     are then dense constraints.
 

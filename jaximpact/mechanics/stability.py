@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
@@ -74,7 +74,7 @@ class Jump(NamedTuple):
         return found
 
 
-def state_switches(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> Switches | None:
+def state_switches(problem: Problem, t: Array, q: Array, v: Array, args: object) -> Switches | None:
     """Finds the switches of the force that depend on position or velocity, as a function of (t, q, v, args);
     None if there are none."""
     operands, marks = (t, q, v, args), (0, STATE, STATE, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +39,7 @@ class StepPath(NamedTuple):
     h: Array
     q: Array
     shift: Array
-    args: Any
+    args: object
     bend: Array | None = None
 
     def at(self, s: Array) -> tuple[Array, Array]:
@@ -51,7 +51,7 @@ class StepPath(NamedTuple):
         return start + s * (step + (1 - s) * bend), step + (1 - 2 * s) * bend
 
 
-def looks_for_tunnelling(problem: Problem, t: Array, q: Array, args: Any) -> bool:
+def looks_for_tunnelling(problem: Problem, t: Array, q: Array, args: object) -> bool:
     """Tests whether steps are to be checked for tunnelling: whether a gap could close and
     open again on a straight path.
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import reduce
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -49,7 +48,7 @@ def status_of_kinks(problem: Problem, motion: Motion, step: tuple, acts: Array, 
     return reduce(jnp.bitwise_or, bits) if bits else None
 
 
-def _located(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> tuple[str, ...]:
+def _located(problem: Problem, t: Array, q: Array, v: Array, args: object) -> tuple[str, ...]:
     """Returns the names of the functions, "joints" and "slip", all of whose switches the pieces of the force have."""
     at = t, q, v, args
     pieces = Pieces.of(problem, *at, depends_on_place if problem.rubs else depends_on_path, prescribed=True)
@@ -60,7 +59,7 @@ def _located(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> tuple
     return tuple(name for name in names if same(every[name]))
 
 
-def _passes(function: Callable, at: tuple, then: tuple, args: Any, reported: Mark) -> Array | None:
+def _passes(function: Callable, at: tuple, then: tuple, args: object, reported: Mark) -> Array | None:
     """Tests whether a switch of the ``function`` has another side in the second state, (); None if there is no
     switch."""
     found = Switches.of(function, (*at, args), OPERANDS, reported)

@@ -200,7 +200,7 @@ class Elastic(Part):
     stiffness: Number = 0.0
     damping: Number = 0.0
 
-    def _stretch(self, s: Any, args: object) -> Array:
+    def _stretch(self, s: Array, args: object) -> Array:
         """Difference between the coordinate s and its value at rest."""
         raise TypeError(f"{type(self).__name__} has no length at rest")
 
@@ -227,7 +227,7 @@ class Spring(Elastic):
         apart = self._apart(pose)
         return [jnp.sqrt(apart @ apart)]
 
-    def _stretch(self, s: Any, args: object) -> Array:
+    def _stretch(self, s: Array, args: object) -> Array:
         return s - (distance_of(self.ends) if self.length is None else value_at(self.length, args))
 
 
@@ -245,7 +245,7 @@ class AngleSpring(Elastic):
     def coordinates(self, pose: Pose) -> list:
         return [self._turn(pose)]
 
-    def _stretch(self, s: Any, args: object) -> Array:
+    def _stretch(self, s: Array, args: object) -> Array:
         return s - value_at(self.angle, args)
 
 

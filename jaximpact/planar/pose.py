@@ -29,7 +29,7 @@ class Pose:
         """Angle () by which a body has turned since the start [rad]."""
         return 0.0 if body == GROUND else self.angles[self.centres[body][0]]
 
-    def point(self, body: str, p: Point) -> Any:
+    def point(self, body: str, p: Point) -> Array:
         """Position (2,) of the point of a body that was at p at the start."""
         if body == GROUND:
             return jnp.asarray(p, self.q.dtype)

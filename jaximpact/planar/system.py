@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from jax.typing import ArrayLike
 from ..jaxtools.argument_checks import is_traced, real_number
 from ..jaxtools.jaxpr_tools import replay_jaxpr
 from ..mechanics.problem import Problem
+from ..mechanics.problem_parts import RestitutionLike
 from ..plots.style import COLOURS, DARK
 from ..simulation.assemble import assemble
 from .body import Body
@@ -41,7 +42,7 @@ class System:
     """
 
     bodies: Any
-    parts: Any = ()
+    parts: Sequence[Part] = ()
     gravity: Number = 9.81
 
     def __post_init__(self) -> None:
@@ -58,7 +59,7 @@ class System:
         """Where the bodies are at coordinates q (d,)."""
         return Pose({name: (i, body.centre) for i, (name, body) in enumerate(self.bodies)}, q)
 
-    def problem(self, restitution: Any = 0.0, **options: Any) -> Problem:
+    def problem(self, restitution: RestitutionLike = 0.0, **options: Any) -> Problem:
         """The `Problem`, with names of coordinates, contacts and joint equations;
         its functions are the same for equal systems.
 

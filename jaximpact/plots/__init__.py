@@ -195,7 +195,7 @@ def draw(result: Any, path: str | Path | None = None, *, ax: Any = None, title: 
     return Path(path)
 
 
-def _picture_of(result: Any) -> Picture:
+def _picture_of(result: object) -> Picture:
     found = SOLUTIONS.get(np.ndim(result.q)) if isinstance(result, Solution) else None
     for kind in type(result).__mro__:
         found = found or PICTURES.get(kind)

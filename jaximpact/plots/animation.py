@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..analysis.checks import check_result
 from ..jaxtools.argument_checks import real, real_number
@@ -106,7 +107,7 @@ def animate(
     return Path(path)
 
 
-def particles(*, positions: Callable[[np.ndarray], Any] | None = None, size: float = 9.0) -> Drawing:
+def particles(*, positions: Callable[[np.ndarray], ArrayLike] | None = None, size: float = 9.0) -> Drawing:
     """Drawing function for particles as dots of one ``size`` [points].
 
     Args:
@@ -121,7 +122,7 @@ def particles(*, positions: Callable[[np.ndarray], Any] | None = None, size: flo
     return draw
 
 
-def disks(radius: Any, *, positions: Callable[[np.ndarray], Any] | None = None) -> Drawing:
+def disks(radius: ArrayLike, *, positions: Callable[[np.ndarray], ArrayLike] | None = None) -> Drawing:
     """Drawing function for disks (balls) to scale.
 
     Args:
@@ -145,7 +146,7 @@ def disks(radius: Any, *, positions: Callable[[np.ndarray], Any] | None = None) 
 
 
 def linkage(
-    lengths: Any = None, *, joints: Callable[[np.ndarray], Any] | None = None, relative: bool = False
+    lengths: ArrayLike | None = None, *, joints: Callable[[np.ndarray], ArrayLike] | None = None, relative: bool = False
 ) -> Drawing:
     """Drawing function for a chain of rods, such as a pendulum of several links, from a pivot at the origin.
 
@@ -175,7 +176,7 @@ def linkage(
     return draw
 
 
-def _points(q: np.ndarray, positions: Callable[[np.ndarray], Any] | None) -> np.ndarray:
+def _points(q: np.ndarray, positions: Callable[[np.ndarray], ArrayLike] | None) -> np.ndarray:
     """Points (n, 2) of a configuration (d,)."""
     if positions is not None:
         found = np.asarray(positions(q), float)

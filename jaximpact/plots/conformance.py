@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..conformance import FINE, Report
-from .style import COLOURS, GREY
+from .style import COLOURS, GREY, Style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,7 +29,7 @@ def draw_report(report: Report, ax: Axes) -> str:
             colour = PASSES if cell.passes else FAILS if math.isfinite(error) else GREY
             ax.fill_between([j - 0.46, j + 0.46], i - 0.42, i + 0.42, color=colour, alpha=0.75, lw=0)
             text = "0" if error == 0 else f"{round(math.log10(error))}" if error > 0 and math.isfinite(error) else "?"
-            place: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 7, "color": "white"}
+            place: Style = {"ha": "center", "va": "center", "fontsize": 7, "color": "white"}
             ax.text(j, i, text, **place)
     ax.set_xticks(range(len(shown)), [column.title for column in shown], rotation=35, ha="right", fontsize=8)
     ax.set_yticks(range(len(report.names)), report.names, fontsize=8)

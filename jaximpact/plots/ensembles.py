@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from ..mechanics.labels import QUANTITIES, Labels
 from ..mechanics.status import FAILURES
 from ..results import Solution
 from ..results.impulse_intervals import runs
-from .style import COLOURS, DARK, GREY, OUTSIDE, SHOWN, dot, evenly, limits, new_grid, tidy
+from .style import COLOURS, DARK, GREY, OUTSIDE, SHOWN, Style, dot, evenly, limits, new_grid, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -240,7 +240,7 @@ def _slope_guides(ax: Axes, h: np.ndarray, anchor: float, largest: float, orders
         left = max(h.min(), h.max() * (1.6 * low / anchor) ** (1 / order))
         ends = np.array([left, h.max()])
         ax.loglog(ends, anchor * (ends / h.max()) ** order, color=GREY, lw=1.2, ls=style, zorder=0)
-        place: dict[str, Any] = {"xytext": (0, -2), "textcoords": "offset points", "va": "top", "ha": "left"}
+        place: Style = {"xytext": (0, -2), "textcoords": "offset points", "va": "top", "ha": "left"}
         ax.annotate(f"slope {order}", (left, anchor * (left / h.max()) ** order), color="#777777", fontsize=8, **place)
     ax.set_ylim(0.5 * low, 2.0 * largest)
 
@@ -261,9 +261,9 @@ def _fan(ax: Axes, t: np.ndarray, q: np.ndarray, colour: str, shares: Mapping[st
         scale = 0.7 * STRIP / max(share.max() for share in shares.values())
         for (name, share), shade in zip(shares.items(), (DARK, *COLOURS[1:]), strict=False):
             heights, label = scale * np.append(share, share[-1]), f"{name}: ≤ {100 * share.max():.0f} %"
-            style: dict[str, Any] = {"color": shade, "alpha": 0.4, "lw": 0}
+            style: Style = {"color": shade, "alpha": 0.4, "lw": 0}
             ax.fill_between(t, 0, heights, step="post", transform=ax.get_xaxis_transform(), label=label, **style)
-        place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0.0, STRIP), "borderaxespad": 0.1}
+        place: Style = {"loc": "upper left", "bbox_to_anchor": (0.0, STRIP), "borderaxespad": 0.1}
         ax.legend(ncols=4, frameon=False, fontsize=7, handlelength=1.0, columnspacing=1.0, **place)
     ax.set_xlabel("time t [s]")
     ax.set_xlim(t[0], t[-1])

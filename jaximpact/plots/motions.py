@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..analysis.balance import Balance
 from ..analysis.impacts import Impacts
@@ -15,7 +16,7 @@ from ..analysis.slips import BREAK, REVERSAL, STOP, ContactMode, Slips
 from ..results import Solution
 from ..results.impulse_intervals import Runs, runs
 from ..results.interpolation import is_located
-from .style import COLOURS, DARK, GREY, OUTSIDE, SHOWN, evenly, limits, new_figure, new_grid, set_heading, tidy
+from .style import COLOURS, DARK, GREY, OUTSIDE, SHOWN, Style, evenly, limits, new_figure, new_grid, set_heading, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -143,11 +144,11 @@ def _sound(solution: Solution) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.n
 
 
 def plot_derivatives(
-    t: Any,
-    derivatives: Mapping[str, Mapping[str, Any]],
+    t: ArrayLike,
+    derivatives: Mapping[str, Mapping[str, ArrayLike]],
     path: str | Path | None = None,
     *,
-    impacts: Any = (),
+    impacts: ArrayLike = (),
     title: str = "",
 ) -> Any:
     """Draws derivatives along a motion, tangents or adjoints: one panel for each derivative, one curve for each method.
@@ -361,7 +362,7 @@ def _curves(
     if exact is not None:
         ax.plot([], [], color=DARK, lw=0.9, ls=(0, (4, 3)), label="exact")
     if many > len(shown):
-        place: dict[str, Any] = {"transform": ax.transAxes, "ha": "right", "va": "bottom", "fontsize": 8}
+        place: Style = {"transform": ax.transAxes, "ha": "right", "va": "bottom", "fontsize": 8}
         ax.text(0.995, 1.0, f"{len(shown)} of {many} {what}", **place)
     limits(ax.set_ylim, values[:, shown], np.max(np.abs(values)))
 
@@ -374,5 +375,5 @@ def _times(t: np.ndarray, found: Runs) -> np.ndarray:
 def _mark(ax: Axes, impacts: np.ndarray) -> None:
     """Marks impacts by grey lines, or by ticks at the top if there are many."""
     many = len(impacts) > IMPACTS_DRAWN
-    style: dict[str, Any] = {"lw": 0.4, "alpha": 0.9} if many else {"lw": 0.7, "alpha": 0.6}
+    style: Style = {"lw": 0.4, "alpha": 0.9} if many else {"lw": 0.7, "alpha": 0.6}
     ax.vlines(impacts, 0.95 if many else 0.0, 1.0, transform=ax.get_xaxis_transform(), color=GREY, zorder=0, **style)

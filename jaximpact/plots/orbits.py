@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..analysis.bifurcation_curves import BifurcationCurve
 from ..analysis.continuation import Branch
 from ..analysis.lyapunov import Lyapunov
 from ..analysis.orbits import PeriodicOrbit
 from ..jaxtools.argument_checks import real
-from .style import COLOURS, DARK, GREY, OUTSIDE, axis_labels, evenly, new_grid, tidy
+from .style import COLOURS, DARK, GREY, OUTSIDE, Style, axis_labels, evenly, new_grid, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,7 +26,7 @@ MARKERS = {
     "grazing": "X",
     "end of sticking": "s",
 }
-LINES: dict[bool, dict[str, Any]] = {True: {"lw": 1.8}, False: {"lw": 1.2, "ls": (0, (3, 2))}}  # stable or not
+LINES: dict[bool, Style] = {True: {"lw": 1.8}, False: {"lw": 1.2, "ls": (0, (3, 2))}}  # stable or not
 FARTHEST = 3.0  # multipliers of larger modulus are named at the edge of the complex plane, not drawn
 
 
@@ -141,7 +142,7 @@ def _pieces(branch: Branch, i: int, stable: bool) -> tuple[np.ndarray, np.ndarra
     return np.array(x), np.array(y)
 
 
-def draw_lyapunov(found: Lyapunov, ax: Axes, *, parameter: Any = None, label: str = "") -> str:
+def draw_lyapunov(found: Lyapunov, ax: Axes, *, parameter: ArrayLike | None = None, label: str = "") -> str:
     """Draws Lyapunov exponents with error bars: block means of one motion,
     or the values of a batch over ``parameter`` (B,)."""
     exponents = np.asarray(found.exponents)

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..mechanics.status import DOUBTS, FAILURES, Status
 from ..results import Covariance, Indices, Linearity, Ranking, Sensitivities
-from .style import COLOURS, DARK, GREY, OUTSIDE, tidy
+from .style import COLOURS, DARK, GREY, OUTSIDE, Style, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -104,7 +104,7 @@ def draw_indices(found: Indices, ax: Axes, *, output: str | None = None) -> str:
     for j, (kind, colour) in enumerate(zip(kinds, COLOURS, strict=False)):
         y = np.arange(len(order)) + (j - (len(kinds) - 1) / 2) * height
         values, errors = found.index[kind][k][order], found.confidence[kind][k][order]
-        style: dict[str, Any] = {"color": colour, "ecolor": DARK, "capsize": 2, "label": found.meaning[kind]}
+        style: Style = {"color": colour, "ecolor": DARK, "capsize": 2, "label": found.meaning[kind]}
         ax.barh(y, values, height, xerr=errors, error_kw={"lw": 1.0}, **style)
     ax.set_yticks(range(len(order)), [found.inputs[i] for i in order])
     ax.invert_yaxis()

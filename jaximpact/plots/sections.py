@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from ..analysis.basins import Basins
 from ..analysis.bifurcation import Bifurcation, ParameterMap
 from ..analysis.crossings import Crossings
 from ..analysis.sections import NOT_SETTLED, ImpactSection, Section
-from .style import COLOURS, DARK, GREY, OUTSIDE, axis_labels, dot, new_figure, tidy
+from .style import COLOURS, DARK, GREY, OUTSIDE, Style, axis_labels, dot, new_figure, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -150,7 +150,7 @@ def draw_basins(found: Basins, ax: Axes) -> str:
     (first, i), (second, j) = found.coordinates
     for k, attractor in enumerate(found.attractors[:known]):
         where = {"q": attractor.q, "v": attractor.v}
-        style: dict[str, Any] = (
+        style: Style = (
             {"ms": 6, "mec": "white", "mfc": BASINS[k], "mew": 1.2} if attractor.period else {"ms": 3, "color": DARK}
         )
         ax.plot(where[first][:, i], where[second][:, j], "o" if attractor.period else ".", **style)
@@ -169,8 +169,6 @@ def _points(ax: Axes, x: np.ndarray, y: np.ndarray, colour: str | None = None, c
     """Draws a scatter, with pixels for dots if there are many (``count`` in the whole picture)."""
     count = len(x) if count is None else count
     many = count > POINTS
-    style: dict[str, Any] = (
-        {"marker": ",", "alpha": 0.35} if many else {"marker": ".", "ms": dot(count), "mew": 0, "alpha": 0.8}
-    )
+    style: Style = {"marker": ",", "alpha": 0.35} if many else {"marker": ".", "ms": dot(count), "mew": 0, "alpha": 0.8}
     ax.plot(x, y, ls="none", color=colour or (DARK if many else COLOURS[0]), rasterized=True, **style)
     tidy(ax)

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 # Okabe and Ito's palette, without yellow
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 GREY, DARK = "#9a9a9a", "#222222"
-OUTSIDE: dict[str, Any] = {  # a legend beside its axes
+Style = dict[str, Any]  # keywords of matplotlib
+OUTSIDE: Style = {  # a legend beside its axes
     "loc": "upper left", "bbox_to_anchor": (1.005, 1.0), "borderaxespad": 0.0, "frameon": False, "fontsize": 8.5
 }  # fmt: skip
 SHOWN = 4  # curves of a panel, where there are more than colours
@@ -53,7 +54,7 @@ def tidy(ax: Axes) -> None:
     ax.tick_params(which="both", color=GREY, labelsize=9)
 
 
-def limits(set_limits: Callable[..., Any], values: np.ndarray, size: float, small: float = 1e-6) -> None:
+def limits(set_limits: Callable[..., object], values: np.ndarray, size: float, small: float = 1e-6) -> None:
     """Sets axis limits that do not magnify round-off, when ``values`` vary by less than ``small`` times ``size``."""
     values = values[np.isfinite(values)]
     if values.size and np.ptp(values) <= small * size:

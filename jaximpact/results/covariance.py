@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..jaxtools.argument_checks import check_whole, dotted_entries
 from ..mechanics.status import DOUBTS, FAILURES, Status
@@ -240,7 +240,7 @@ class Linearity(Drawable):
         return table
 
 
-def joint(given: Any, names: tuple[str, ...], groups: Mapping[str, list[int]]) -> np.ndarray:
+def joint(given: Mapping | ArrayLike, names: tuple[str, ...], groups: Mapping[str, list[int]]) -> np.ndarray:
     """Joint covariance (N, N) of all inputs, ``given`` in one of the forms that `Sensitivities.covariance` takes.
 
     ``names``: names of the N inputs; ``groups``: for each common name, such as "q0", the indices of its inputs.
@@ -273,7 +273,7 @@ def joint(given: Any, names: tuple[str, ...], groups: Mapping[str, list[int]]) -
     return spread
 
 
-def _numbers(what: str, value: Any) -> np.ndarray:
+def _numbers(what: str, value: ArrayLike) -> np.ndarray:
     try:
         array = np.asarray(value, np.float64)
     except (TypeError, ValueError) as error:

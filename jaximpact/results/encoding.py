@@ -15,6 +15,7 @@ import numpy as np
 from ..jaxtools.argument_checks import are_texts, is_array
 from ..mechanics.labels import Labels
 from .result import Result
+from .safe_reading import JsonObject
 from .solution import Solution
 
 KINDS = "biufc"  # of numbers
@@ -38,7 +39,7 @@ def _subclasses_of(cls: type[Result]) -> Iterator[type[Result]]:
             yield from _subclasses_of(one)
 
 
-def pack(result: Result) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def pack(result: Result) -> tuple[JsonObject, dict[str, np.ndarray]]:
     """Encodes a result: its form, and its arrays by name (nested results have dotted names)."""
     found: dict[str, np.ndarray] = {}
 
@@ -152,7 +153,7 @@ def decode_value(form: Any, numbers: Mapping[str, np.ndarray], made: tuple[tuple
 
 
 def _make_result(
-    name: str, fields: Mapping[str, Any], inner: Callable[[Any], Any], made: tuple[tuple[str, str], ...]
+    name: str, fields: JsonObject, inner: Callable[[Any], Any], made: tuple[tuple[str, str], ...]
 ) -> Result:
     cls = registry().get(name)
     if cls is None:

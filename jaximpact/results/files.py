@@ -24,7 +24,7 @@ from ..mechanics.status import BEFORE, bit_numbers, translate_bits
 from .encoding import KINDS, decode_value, encode_value, pack
 from .located_impacts import LocatedImpacts
 from .result import Result
-from .safe_reading import check_arrays, check_tree
+from .safe_reading import JsonObject, check_arrays, check_tree
 from .solution import Origin, Solution
 from .tables import EVENTS, MEANING, arrays, named_dataset, value_name
 
@@ -81,13 +81,13 @@ def save(result: Result, path: str | Path) -> Path:
     return path
 
 
-def _parts(result: Result) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def _parts(result: Result) -> tuple[JsonObject, dict[str, np.ndarray]]:
     """Returns the data for the JSON text, and the arrays by name, of the file of a result that is no `Solution`."""
     form, found = pack(result)
     return {"result": form, "digest": _digest(found, json.dumps(form))}, found
 
 
-def _parts_of_solution(solution: Solution) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def _parts_of_solution(solution: Solution) -> tuple[JsonObject, dict[str, np.ndarray]]:
     found = arrays(solution)
     for name, value in found.items():
         if value.dtype.kind not in KINDS:
@@ -169,7 +169,7 @@ def load(path: str | Path) -> Any:
         raise ValueError(f"{path} is damaged or no file of a result: {reason}") from error
 
 
-def _numbers(about: Mapping[str, Any], found: Mapping[str, np.ndarray], text: str = "") -> dict[str, np.ndarray]:
+def _numbers(about: JsonObject, found: Mapping[str, np.ndarray], text: str = "") -> dict[str, np.ndarray]:
     """Returns the arrays by name that the JSON text ``about`` lists, restored to their shapes and dtypes.
 
     ValueError if these arrays and ``text``, a part of the JSON text, do not match the digest.
@@ -191,11 +191,11 @@ def _numbers(about: Mapping[str, Any], found: Mapping[str, np.ndarray], text: st
     return {name: translate_bits(x, bits) if name in of_status else x for name, x in numbers.items()}
 
 
-def _provenance_of(about: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+def _provenance_of(about: JsonObject) -> tuple[tuple[str, str], ...]:
     return tuple((str(name), str(text)) for name, text in about["provenance"].items())
 
 
-def _result(about: Mapping[str, Any], found: Mapping[str, np.ndarray]) -> Result:
+def _result(about: JsonObject, found: Mapping[str, np.ndarray]) -> Result:
     """Decodes a result from the text and the arrays of an untrusted file."""
     result = decode_value(about["result"], _numbers(about, found, json.dumps(about["result"])), _provenance_of(about))
     if not isinstance(result, Result):
@@ -203,10 +203,10 @@ def _result(about: Mapping[str, Any], found: Mapping[str, np.ndarray]) -> Result
     return result
 
 
-def _solution(about: Mapping[str, Any], found: Mapping[str, np.ndarray]) -> Solution:
+def _solution(about: JsonObject, found: Mapping[str, np.ndarray]) -> Solution:
     """Decodes a `Solution` from the text and the arrays of an untrusted file."""
     numbers = _numbers(about, found)
-    state: dict[str, Any] = {name: numbers.get(name) for name in MEANING}
+    state: JsonObject = {name: numbers.get(name) for name in MEANING}
     missing = [name for name, x in state.items() if x is None and name not in OPTIONAL]
     if missing:
         raise KeyError(missing[0])
@@ -215,7 +215,7 @@ def _solution(about: Mapping[str, Any], found: Mapping[str, np.ndarray]) -> Solu
         scheme, lag, rebounds, *more = timing
         locates, by_tolerance = more or (scheme in LOCATED, scheme == "EventDriven")
         timing = Timing(str(scheme), float(lag), bool(rebounds), bool(locates), bool(by_tolerance))
-    of_events: dict[str, Any] = {name: x for name in EVENTS if (x := numbers.get(f"events_{name}")) is not None}
+    of_events: JsonObject = {name: x for name in EVENTS if (x := numbers.get(f"events_{name}")) is not None}
     events = LocatedImpacts(**of_events) if of_events else None
     solution = Solution(**state, values=decode_value(about["values"], numbers), events=events, timing=timing)
     known = {None: None, True: True, False: False}[about["every_step"]]
@@ -247,7 +247,7 @@ def _read_npz(path: Path) -> tuple[str, dict[str, np.ndarray]]:
 def _read_dataset(path: Path) -> tuple[str, dict[str, np.ndarray]]:
     xarray, engine = import_optional("xarray"), ENGINES[path.suffix]
     import_optional(engine)
-    options: dict[str, Any] = {}
+    options: JsonObject = {}
     if engine == "zarr":
         check_tree(path)
         check_arrays(path)

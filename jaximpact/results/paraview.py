@@ -4,10 +4,11 @@ or one of surfaces."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from xml.sax.saxutils import quoteattr
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..jaxtools.argument_checks import check_choice
 from ..jaxtools.optional_packages import import_optional
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from .solution import Solution
 
 
-def write(solution: Solution, path: str | Path, dimension: int, radius: Any) -> Path:
+def write(solution: Solution, path: str | Path, dimension: int, radius: ArrayLike | None) -> Path:
     """Writes a solution to files for ParaView: see `Solution.to_paraview`."""
     check_path(path)
     check_choice("dimension", dimension, (2, 3))
@@ -66,7 +67,7 @@ def write_frames(solution: Solution, path: str | Path, frames: list[dict[str, tu
     return path
 
 
-def _radii(solution: Solution, radius: Any, rows: int, number: int) -> np.ndarray:
+def _radii(solution: Solution, radius: ArrayLike | None, rows: int, number: int) -> np.ndarray:
     """Radii of all bodies in all rows (rows, number), from a number, one number per body, or a function of t."""
     of = radius if callable(radius) else lambda t: radius
     found = [np.asarray(of(t), np.float64) for t in np.asarray(solution.t)]

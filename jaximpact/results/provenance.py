@@ -11,13 +11,13 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 import jax
 import jaxlib
 import numpy as np
 
 from ..version import __version__
+from .safe_reading import JsonObject
 
 MATTERS = ("jaximpact", "jax", "jaxlib", "llvmlite", "device", "processor")  # to the last bits of results
 TRACED = (*MATTERS, "numpy")  # to the program that jax makes of a function
@@ -80,13 +80,13 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def settings_now(names: tuple[str, ...] = SETTINGS) -> dict[str, Any]:
+def settings_now(names: tuple[str, ...] = SETTINGS) -> JsonObject:
     """Current jax settings of this thread, by default those that change numbers."""
     return {name: getattr(jax.config, f"jax_{name}") for name in names}
 
 
 @contextmanager
-def settings_of(settings: Mapping[str, Any]) -> Iterator[None]:
+def settings_of(settings: JsonObject) -> Iterator[None]:
     """Context in which jax has the given settings in this thread; other threads keep theirs."""
     with ExitStack() as stack:
         for name, value in settings.items():

@@ -177,7 +177,7 @@ def files() -> Any:
     return import_module("..files", __name__)
 
 
-def _statuses(value: Any) -> str:
+def _statuses(value: object) -> str:
     """Status bits of one or many motions in words, with the number of motions that have any."""
     if is_traced(value) or np.asarray(value).dtype.kind not in "iu":
         return describe_value(value)
@@ -187,7 +187,7 @@ def _statuses(value: Any) -> str:
 
 
 @singledispatch
-def describe_value(value: Any) -> str:
+def describe_value(value: object) -> str:
     """Describes a value in one line; an array by its shape and range, never by its single numbers."""
     return _short(str(value))
 
@@ -241,7 +241,7 @@ def _(value: np.ndarray | np.generic | jax.Array) -> str:
 
 
 @singledispatch
-def _shape(value: Any) -> str:
+def _shape(value: object) -> str:
     return _short(str(value))
 
 

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..jaxtools.argument_checks import is_number
 
-WORDS: dict[Any, str] = {list: "list", dict: "table"}
+T = TypeVar("T")
+
+JsonObject = dict[str, Any]  # a table as JSON has it
+WORDS: dict[type, str] = {list: "list", dict: "table"}
 CODECS = {"bytes", "zstd"}  # what a study is written with; others may run code (pickles) or follow names
 TYPES = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)} | {
     *("bool", "float16", "float32", "float64", "complex64", "complex128")
@@ -55,7 +58,7 @@ def read_json(path: Path, advice: str) -> Any:
         ) from None
 
 
-def printable_all(value: Any) -> Any:
+def printable_all(value: T) -> T:
     """JSON data with every text made `printable`."""
     table = lambda found: {printable(key): x for key, x in found.items()}
     return map_json(value, table, lambda x: printable(x) if isinstance(x, str) else x)
@@ -71,7 +74,7 @@ def map_json(value: Any, table: Callable[[dict], Any], leaf: Callable[[Any], Any
     return leaf(value)
 
 
-def first_mismatch(value: Any, form: Any, where: str = "it") -> str | None:
+def first_mismatch(value: object, form: Any, where: str = "it") -> str | None:
     """First mismatch between the data ``value`` and an expected ``form``, in words that call the data ``where``;
     None if they match.
 
@@ -106,7 +109,7 @@ def check_arrays(path: Path) -> None:
                 raise ValueError(f"{printable(str(file))}: {error}") from None
 
 
-def _check_node(node: Mapping[str, Any]) -> None:
+def _check_node(node: JsonObject) -> None:
     kind = (node["zarr_format"], node["node_type"])
     if kind not in ((3, "group"), (3, "array")):
         raise ValueError(f"{kind} is nothing that a study contains")

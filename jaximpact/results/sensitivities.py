@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..mechanics.labels import UNNAMED, Labels
 from ..mechanics.motion import OF_CONTACTS
@@ -65,7 +66,7 @@ class Sensitivities(Drawable):
         """The status bits set in any motion, in words."""
         return describe(int(np.bitwise_or.reduce(np.ravel(self.status))))
 
-    def __getitem__(self, which: Any) -> Sensitivities:
+    def __getitem__(self, which: ArrayLike | slice) -> Sensitivities:
         """Selects lanes of a batch by number, slice or mask; TypeError if there is no lane axis."""
         if np.ndim(self.status) == 0:
             raise TypeError("these sensitivities are those of one motion, and have no lane axis")
@@ -101,7 +102,7 @@ class Sensitivities(Drawable):
             raise ValueError(f"units: {strange[0]!r} is none of {', '.join((*outputs, *inputs))}")
         return Ranking.of((outputs, y[0]), (inputs, x[0]), jacobian[0], by, known, int(self.status))
 
-    def covariance(self, inputs: Any) -> Covariance:
+    def covariance(self, inputs: Mapping | ArrayLike) -> Covariance:
         """Covariance of the outputs that follows from a spread of the inputs, by the delta method: C_y = J C_x J'.
 
         Args:
@@ -250,5 +251,5 @@ def _path(path: tuple) -> str:
 class _Whole:
     """Wrapper that makes jax treat the Jacobian of one output, a dict by input, as a leaf."""
 
-    def __init__(self, jacobian: Any) -> None:
+    def __init__(self, jacobian: object) -> None:
         self.jacobian = jacobian

@@ -29,6 +29,7 @@ from .tables import to_dataset, to_table
 if TYPE_CHECKING:
     import pandas
     import xarray
+    from matplotlib.axes import Axes
 
     from ..mechanics.problem import Problem
 
@@ -169,7 +170,7 @@ class Solution(Drawable):
     def __bool__(self) -> bool:
         return True  # one motion too, which has no length
 
-    def __getitem__(self, which: Any) -> Solution:
+    def __getitem__(self, which: ArrayLike | slice) -> Solution:
         """Selects lanes of a batch: one by its number, several by a slice, a mask (B,) or numbers.
 
         Raises:
@@ -279,7 +280,7 @@ class Solution(Drawable):
         The last row is that of t1."""
         return to_table(self)
 
-    def to_paraview(self, path: str | Path, *, dimension: int = 3, radius: Any = None) -> Path:
+    def to_paraview(self, path: str | Path, *, dimension: int = 3, radius: ArrayLike | None = None) -> Path:
         """Writes one motion of bodies for ParaView: ``path``, ending in .pvd, and a folder of VTK files beside it.
 
         In every row bodies are points with their velocity, and radius if given; with listed near pairs, contacts with
@@ -300,7 +301,9 @@ class Solution(Drawable):
         """
         return paraview.write(self, path, dimension, radius)
 
-    def animate(self, path: str | Path | None = None, *, draw: Callable[..., Any], **options: Any) -> Any:
+    def animate(
+        self, path: str | Path | None = None, *, draw: Callable[[Axes, float, np.ndarray], object], **options: Any
+    ) -> Any:
         """Animates the motion: `jaximpact.plots.animate` of this solution; needs matplotlib."""
         return plots().animate(self, path, draw=draw, **options)
 

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..jaxtools.optional_packages import import_optional
 from ..mechanics.events.impact_record import KINDS
 from ..mechanics.labels import OF_COORDINATES, OF_JOINTS, QUANTITIES, UNNAMED, Labels
 from ..mechanics.status import bit_numbers
+from .safe_reading import JsonObject
 
 if TYPE_CHECKING:
     import pandas
@@ -113,7 +115,7 @@ def to_dataset(solution: Solution) -> xarray.Dataset:
         quantity = "gap" if name == "penetration" else name
         units = solution.naming.unit(quantity) if quantity in QUANTITIES else units
         units = solution.naming.energy_unit() if name == "energy" else units
-        attributes: dict[str, Any] = {"long_name": meaning} | ({"units": units} if units else {})
+        attributes: JsonObject = {"long_name": meaning} | ({"units": units} if units else {})
         if name == "status":
             attributes |= {"flag_masks": [*bit_numbers().values()], "flag_meanings": " ".join(bit_numbers())}
         variables[name] = (dims, value, attributes)
@@ -155,7 +157,7 @@ def named_dataset(result: Result, any_result: bool = False) -> xarray.Dataset:
     for dimension, names in dimension_names(naming).items():
         if names and dimension in used:
             variables[dimension] = ((dimension,), list(names))
-    about: dict[str, Any] = {"title": type(result).__name__}
+    about: JsonObject = {"title": type(result).__name__}
     about |= {name: x for name, x in vars(result).items() if isinstance(x, str | int | float) and name not in variables}
     about |= {f"made_with_{k}": x for k, x in result.provenance.items()}
     return xarray.Dataset(variables, None, about)
@@ -191,7 +193,7 @@ def to_table(solution: Solution) -> pandas.DataFrame:
     return pandas.DataFrame(columns, index=pandas.MultiIndex.from_arrays([*index, time], names=[*names, "t"]))
 
 
-def spread_columns(name: str, values: Any, names: tuple[str, ...] | None = None) -> dict[str, np.ndarray]:
+def spread_columns(name: str, values: ArrayLike, names: tuple[str, ...] | None = None) -> dict[str, np.ndarray]:
     """Columns (n,) from an array (n, ...): ``name`` itself, or one column per component,
     with ``names`` of the components if given."""
     array = np.asarray(values)

@@ -32,7 +32,7 @@ from ..mechanics.schemes.event_driven import EventDriven
 from ..mechanics.schemes.maury import Maury
 from ..mechanics.schemes.moreau_jean import MoreauJean
 from ..mechanics.schemes.paoli_schatzman import PaoliSchatzman
-from ..mechanics.trials.stops import Until
+from ..mechanics.trials.stops import Until, UntilLike
 from ..mechanics.user_functions import differentiable, outcome
 from ..results.save import Save
 from .backends import execution_of, native_or_xla
@@ -196,7 +196,7 @@ def check_start(problem: Problem, one: Lanes) -> tuple[Problem, str | None]:
     return fit_joints(problem, report), raise_or_warn(report, lanes=False)
 
 
-def check_until(until: Any, problem: Problem, one: Motion) -> Until | None:
+def check_until(until: UntilLike, problem: Problem, one: Motion) -> Until | None:
     """The user's ``until`` as a checked `Until`, or None; TypeError or ValueError if it cannot be one."""
     found = Until.of(until)
     if found is not None and found.by_step is None:

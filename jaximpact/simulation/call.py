@@ -51,6 +51,8 @@ from .lanes import Lanes
 from .program import Program
 from .validation import check_functions, check_problem, without_empty_gaps
 
+Arguments = dict[str, Any]  # of a call, or numbers among them, by name
+
 
 class MotionOptions(TypedDict, total=False):
     """Options of motions, as in `solve`: parameters, restitution, friction, scheme and contact solver; None for an
@@ -102,7 +104,7 @@ class Call:
         return type(self)(**vars(self) | changes)
 
     @property
-    def of_contacts(self) -> dict[str, Any]:
+    def of_contacts(self) -> Arguments:
         """Numbers of contacts by name, None for the problem's own."""
         return {name: getattr(self, name) for name in STATED}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from jax import Array
 from numpy.typing import ArrayLike
@@ -11,12 +10,13 @@ from numpy.typing import ArrayLike
 from ..mechanics.contact.solver import ContactSolver
 from ..mechanics.problem import Problem
 from ..mechanics.scheme import Scheme
+from ..mechanics.trials.stops import UntilLike
 from ..results import Sensitivities, Solution
 from ..results.save import SaveLike
 from . import ensemble as _ensemble
 from . import sensitivities as _sensitivities
 from . import solve as _solve
-from .call import Call
+from .call import Arguments, Call
 from .sensitivities import state
 
 
@@ -37,7 +37,7 @@ def solve(
     static_friction: ArrayLike | None = None,
     key: Array | int | None = None,
     save: SaveLike = "all",
-    until: Any = None,
+    until: UntilLike = None,
     sensitivity: str | None = None,
     progress: bool = False,
     execution: str = "auto",
@@ -122,7 +122,7 @@ def ensemble(
     static_friction: ArrayLike | None = None,
     key: Array | int | None = None,
     save: SaveLike = "final",
-    until: Any = None,
+    until: UntilLike = None,
     chunk: int | None = None,
     progress: bool | None = None,
     execution: str = "auto",
@@ -185,7 +185,7 @@ def sensitivities(
     static_friction: ArrayLike | None = None,
     key: Array | int | None = None,
     save: SaveLike = "final",
-    until: Any = None,
+    until: UntilLike = None,
     sensitivity: str = "corrected",
     mode: str | None = None,
     direction: Mapping[str, object] | None = None,
@@ -231,7 +231,7 @@ def sensitivities(
     )
 
 
-def _call(given: dict[str, Any], *others: str) -> Call:
+def _call(given: Arguments, *others: str) -> Call:
     """The call of a function with the arguments ``given`` by name, ``others`` left out."""
     for name in others:
         del given[name]

@@ -23,7 +23,7 @@ from ..mechanics.user_functions import named_errors
 from ..results import Sensitivities, Solution
 from .arguments import start_reports
 from .backends import batch_backend, directions_are_lanes, execution_of, one_lane, through_xla
-from .call import Call, as_lanes, for_lanes
+from .call import Arguments, Call, as_lanes, for_lanes
 from .chunked_runs import devices, in_chunks
 from .lane_arguments import refuse_traced
 from .lanes import Lanes
@@ -112,7 +112,7 @@ def sensitivities(
     return Sensitivities(value, jacobian, status, mode, inputs, again=again)
 
 
-def chosen_numbers(lanes: Lanes, wrt: tuple[str, ...]) -> dict[str, Any]:
+def chosen_numbers(lanes: Lanes, wrt: tuple[str, ...]) -> Arguments:
     """Values of the inputs in ``wrt``: name -> (B, ...); None for leaves of args that are not real numbers."""
     marks, found = lanes.marks, {}
     for name in wrt:
@@ -130,9 +130,9 @@ class JacobianAtInputs:
 
     call: Call
     one: Motion
-    options: dict[str, Any]
+    options: Arguments
 
-    def __call__(self, inputs: dict[str, Any]) -> tuple[Sensitivities | None, np.ndarray]:
+    def __call__(self, inputs: Arguments) -> tuple[Sensitivities | None, np.ndarray]:
         """Jacobians at samples of the inputs, given by name with a leading axis S, and status bits (S,) of all samples.
 
         Jacobians are computed for samples with valid inputs and an admissible start, whose status is 0;
@@ -326,13 +326,13 @@ class Varied:
     wrt: tuple[str, ...]
     output: Callable[[Solution], object]
 
-    def as_function(self, program: Program, motion: Motion, length: Array | None) -> tuple[Callable, dict[str, Any]]:
+    def as_function(self, program: Program, motion: Motion, length: Array | None) -> tuple[Callable, Arguments]:
         """The function from the numbers in ``wrt`` to (outputs, (outputs, status)),
         and the values of these numbers in the motion."""
         leaves, structure = jax.tree.flatten(motion.args)
         values = self.values(motion)
 
-        def function(chosen_numbers: dict[str, Any]) -> tuple[Any, tuple[Any, Array]]:
+        def function(chosen_numbers: Arguments) -> tuple[Any, tuple[Any, Array]]:
             now = values | chosen_numbers
             numbers = iter(jax.tree.leaves(now["args"]))
             full = [next(numbers) if _is_real(leaf) else leaf for leaf in leaves]
@@ -353,7 +353,7 @@ class Varied:
         """Computes the motion."""
         return trajectory(program, motion, length)
 
-    def values(self, motion: Motion) -> dict[str, Any]:
+    def values(self, motion: Motion) -> Arguments:
         """The numbers of a motion by name; args without its leaves that are not real."""
         return motion._asdict() | {"args": jax.tree.map(lambda x: x if _is_real(x) else None, motion.args)}
 

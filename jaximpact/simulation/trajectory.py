@@ -18,6 +18,7 @@ from ..mechanics.status import Status
 from ..results import LocatedImpacts, Solution
 from .account import Account
 from .batched_loop import BatchedLoop
+from .call import Arguments
 from .lane_loop import LaneLoop
 from .motion_loop import MotionLoop
 from .program import Program
@@ -48,9 +49,7 @@ def run_until_list_full(program: Program, motion: Motion, carry: Carry | None = 
     return batched.finish(carry), carry, full
 
 
-def resume_until_step(
-    program: Program, motion: Motion, carry_and_last: Any
-) -> tuple[dict[str, Any], Account, Any, Array]:
+def resume_until_step(program: Program, motion: Motion, carry_and_last: Any) -> tuple[Arguments, Account, Any, Array]:
     """Runs a motion with neighbour lists up to a given step, or until a list overflows; the program saves no rows.
 
     ``carry_and_last``: the carry to go on from, None for the start, at which no step is made;
@@ -87,7 +86,7 @@ def structure(program: Program, motion: Motion) -> PyTreeDef:
     energy: Any = None if program.problem.energy is None else 0
     if program.function is not None:
         values = shape_of_result(as_array_tree, program.function, *motion.start)
-    numbers: dict[str, Any] = dict.fromkeys(
+    numbers: Arguments = dict.fromkeys(
         ("t", "q", "v", "z", "impulse", "joint_impulse", "friction_impulse", *Account._fields), 0
     )
     if not program.problem.jointed:

@@ -72,7 +72,7 @@ class Frame(Body):
         object.__setattr__(self, "centre", vector_of("centre", self.centre))
 
 
-def _tensor(stated: Any) -> tuple[Vector, ...]:
+def _tensor(stated: ArrayLike) -> tuple[Vector, ...]:
     # computed on the host, in whatever precision motions are
     found = real("inertia", stated.tolist() if isinstance(stated, np.ndarray) else stated).astype(float)
     tensor = np.diag(found) if found.shape == (3,) else found
@@ -193,7 +193,7 @@ def _half(start: Vector, end: Vector) -> np.ndarray:
     return np.subtract(end, start).astype(float) / 2
 
 
-def composite(bodies: list[Body], origin: Any, args: object) -> tuple[Any, Any, Any]:
+def composite(bodies: list[Body], origin: ArrayLike, args: object) -> tuple[Any, Any, Any]:
     """Returns the mass, the centre of mass (3,) from ``origin`` (3,), and the inertia about it (3, 3), of bodies that
     are rigidly connected at the start."""
     if len(bodies) == 1:

@@ -4,7 +4,6 @@ its slip that of the material."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +12,7 @@ from jax.typing import ArrayLike
 from ..jaxtools.argument_checks import real_number
 from ..mechanics.coefficients import OfSpeed
 from ..planar.mechanism import names_of_stop
-from ..planar.quantities import GROUND, Number, value_at
+from ..planar.quantities import GROUND, Number, Restitution, value_at
 from .body import Body, vector_of
 from .distances import ROUND, nearest, tangents
 from .parts import Part
@@ -36,7 +35,7 @@ class Rough(Part):
     """
 
     friction: Number = 0.0
-    restitution: Any = 0.0
+    restitution: Restitution = 0.0
     name: str = ""
     drilling: float = 0.0
     rolling: float = 0.0
@@ -50,7 +49,7 @@ class Rough(Part):
             if real_number(name, getattr(self, name)) < 0:
                 raise ValueError(f"{name} must be a radius >= 0, got {getattr(self, name)!r}")
 
-    def _with_turns(self, across: Any, normal: Any, tangents: Any, twists: Twists) -> Tensor:
+    def _with_turns(self, across: Tensor, normal: Tensor, tangents: Tensor, twists: Twists) -> Tensor:
         """Slip velocities (k, 2) along ``tangents`` (3, 2), and as further columns the turns that contacts resist,
         times their radii."""
         turn = plus(twists.angular_velocity(self.a), scaled(-1, twists.angular_velocity(self.b)))
@@ -64,7 +63,7 @@ class Rough(Part):
         return [OfSpeed.or_as_given(self.friction)] * len(self.gap_names)
 
 
-def check_restitution(e: Any) -> None:
+def check_restitution(e: Restitution) -> None:
     """Raises ValueError unless e is a number in [0, 1] or a function."""
     if not callable(e) and not 0 <= real_number("restitution", e) <= 1:
         raise ValueError(f"restitution must be in [0, 1], got {e!r}")
@@ -112,7 +111,7 @@ class Plane(Rough):
     def gaps(self, pose: Pose, t: ArrayLike, args: object) -> Tensor:
         return self._contact(pose)[0]
 
-    def _contact(self, pose: Pose) -> tuple[Any, Any]:
+    def _contact(self, pose: Pose) -> tuple[Tensor, Tensor]:
         """Returns the gaps (k,) and the places (k, 3) where body a touches."""
         shape, normal = self.touching, pose.direction(self.b, self.normal)
         assert shape is not None
@@ -144,7 +143,7 @@ class Contact(Rough):
         shapes: of both bodies, and the direction between their centres at the start; `System` fills them in.
     """
 
-    shapes: tuple[Any, Any, Vector] | None = None
+    shapes: tuple[Shape, Shape, Vector] | None = None
 
     def with_shapes(self, one: Body, other: Body) -> tuple[Shape, Shape, Vector]:
         """Returns the shapes of both bodies; raises ValueError for two between which no distance is known."""
@@ -163,7 +162,7 @@ class Contact(Rough):
     def gaps(self, pose: Pose, t: ArrayLike, args: object) -> Tensor:
         return self._contact(pose)[0][None]
 
-    def _contact(self, pose: Pose) -> tuple[Any, Any, Any]:
+    def _contact(self, pose: Pose) -> tuple[Tensor, Tensor, Tensor]:
         """Returns the distance (), the normal from b to a (3,), and the place (3,) in the
         middle of where they touch."""
         assert self.shapes is not None
@@ -194,7 +193,7 @@ class AngleStop(Part):
     of_hinge = True
     low: Number | None = None
     high: Number | None = None
-    restitution: Any = 0.0
+    restitution: Restitution = 0.0
     name: str = ""
 
     def __post_init__(self) -> None:

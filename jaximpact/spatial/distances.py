@@ -93,7 +93,7 @@ def _ball_and_box(ball: Place, box: Place) -> tuple[Tensor, Tensor, Tensor]:
     return distance, normal, plus(centre, -(sphere.radius + distance / 2) * normal)
 
 
-def tangents(normal: Array, usual: np.ndarray) -> Array:
+def tangents(normal: Tensor, usual: np.ndarray) -> Array:
     """Returns two unit vectors (2, 3) across a unit normal (3,) and each other.
 
     They are those across the ``usual`` normal, turned with it; beyond 120 degrees from it, those across its opposite.

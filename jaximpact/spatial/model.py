@@ -81,7 +81,9 @@ class Model(System):
     sites: tuple[tuple[str, tuple[str, Vector]], ...] = ()
     inputs: tuple[str, ...] = ()
 
-    def start(self, qpos: Any = None, qvel: Any = None, args: object = None, t0: float = 0.0) -> tuple[Array, Array]:  # type: ignore[override]
+    def start(  # type: ignore[override]
+        self, qpos: str | ArrayLike | None = None, qvel: ArrayLike | None = None, args: object = None, t0: float = 0.0
+    ) -> tuple[Array, Array]:
         """Position and velocity (d,) at the start, consistent with equalities of the file.
 
         Args:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..planar.quantities import Restitution
 from .body import Frame
 from .contacts import Contact, Plane
 from .distances import ROUND
@@ -82,7 +83,7 @@ class Geoms:
         first = [i, j] if ranks[0] == ranks[1] else [(i, j)[int(np.argmax(ranks))]]
         return int(model.geom_condim[first].max()), model.geom_friction[first].max(axis=0)
 
-    def contacts(self, chosen: Any, friction: Any, restitution: Any) -> list[Part]:
+    def contacts(self, chosen: Any, friction: Any, restitution: Restitution) -> list[Part]:
         """Returns the contacts whose names match a pattern of ``chosen``, with ``friction``,
         "file" for that of the file."""
         names, model = self.arrays.geoms, self.arrays.model

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from ..jaxtools.argument_checks import short
+from ..planar.quantities import Number, Restitution
 from .body import Body, Frame, composite
 from .model import FileJoint, Model
 from .model_arrays import BALL, FREE, KINDS, Arrays, matrix_of, point, quaternion_product, refuse
@@ -44,13 +47,13 @@ def inputs_of_args(t: ArrayLike, q: Array, v: Array, args: object) -> Any:
 
 
 def from_mjcf(
-    source: Any,
-    restitution: Any = 0.0,
-    friction: Any = "file",
+    source: str | Path,
+    restitution: Restitution = 0.0,
+    friction: Number | str = "file",
     contacts: str | Sequence[str] = "*",
     limits: str | Sequence[str] = "*",
     parts: Sequence[Part] = (),
-    control: Callable[..., Any] = inputs_of_args,
+    control: Callable[..., ArrayLike] = inputs_of_args,
 ) -> Model:
     """Makes a `System` of a robot's model file, MJCF or URDF, which MuJoCo
     (``pip install '.[robots]'`` in a clone) reads.
@@ -108,7 +111,7 @@ def from_mjcf(
     )
 
 
-def _compiled(mujoco: Any, source: Any) -> Any:
+def _compiled(mujoco: ModuleType, source: str | Path) -> Any:
     if isinstance(source, mujoco.MjModel):
         return source
     if not isinstance(source, str | PathLike):
@@ -183,7 +186,7 @@ class Builder:
         at = self.arrays.at(body, model.jnt_pos[j])
         return Motion(KINDS[kind], at, axis if kind > BALL else (0.0, 0.0, 0.0), name, float(armature[0]))
 
-    def forces(self, control: Callable[..., Any]) -> list[Part]:
+    def forces(self, control: Callable[..., ArrayLike]) -> list[Part]:
         """Returns springs, dampers, actuators, and compensation of weights."""
         model, arrays = self.model, self.arrays
         springs = not (arrays.disabled("SPRING") or arrays.disabled("PASSIVE"))
@@ -260,7 +263,7 @@ class Builder:
                 found.append(Brake(key, arms=arms, place=place, friction=loss, name=key))
         return found
 
-    def _actuators(self, ends: tuple[str, str], control: Callable[..., Any]) -> Part:
+    def _actuators(self, ends: tuple[str, str], control: Callable[..., ArrayLike]) -> Part:
         model = self.model
         found = []
         clamps = not self.arrays.disabled("CLAMPCTRL")
@@ -311,7 +314,7 @@ class Builder:
             return []
         return [(self.joints[model.wrap_objid[k]], float(model.wrap_prm[k])) for k in path]
 
-    def limits(self, chosen: Any, restitution: Any) -> list[Part]:
+    def limits(self, chosen: Any, restitution: Restitution) -> list[Part]:
         """Returns limits of the joints and tendons whose names match a pattern of ``chosen``."""
         model, cords = self.model, self.arrays.names_of("tendon")
         of = lambda limited: [] if self.arrays.disabled("LIMIT") else np.flatnonzero(limited).tolist()
@@ -377,7 +380,7 @@ class Builder:
         return self.arrays.bodies[body], self.arrays.at(body, self.model.site_pos[i])
 
 
-def _range(limited: Any, limits: np.ndarray) -> tuple[float, float]:
+def _range(limited: object, limits: np.ndarray) -> tuple[float, float]:
     return (float(limits[0]), float(limits[1])) if limited else ANY
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
+from ..planar.quantities import Number, Restitution
 from .contacts import check_restitution
 from .dynamics import Loads
 from .parts import POINT, TURNED, Joint, Part
@@ -59,7 +60,7 @@ class Limits(Part):
     high: float
     name: str
     unit: str
-    restitution: Any = 0.0
+    restitution: Restitution = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -81,7 +82,7 @@ class Cone(Part):
     place: int
     high: float
     name: str
-    restitution: Any = 0.0
+    restitution: Restitution = 0.0
 
     def gaps(self, pose: Pose, t: ArrayLike, args: object) -> Tensor:
         vector = rotation_vector(pose.q[self.place : self.place + 4])
@@ -143,7 +144,7 @@ class Brake(Part):
         return [(self.name, "m")]
 
     @property
-    def friction_coefficients(self) -> list[Any]:
+    def friction_coefficients(self) -> list[Number]:
         return [self.friction]
 
 
@@ -273,7 +274,7 @@ class Actuators(Part):
 
     every: tuple[Actuator, ...]
     ranges: tuple[tuple[int, tuple[float, float]], ...]
-    control: Callable[..., Any]
+    control: Callable[..., ArrayLike]
 
     def load(self, loads: Loads, twists: Twists, t: ArrayLike, args: object) -> None:
         q, v = twists.pose.q, twists.v
@@ -284,7 +285,7 @@ class Actuators(Part):
                 f"control must give ({len(self.every)},), one input of each actuator, {names}; got {inputs.shape}"
             )
         inputs = jnp.broadcast_to(inputs, (len(self.every),))
-        forces: dict[int, Any] = {}
+        forces: dict[int, Tensor | float] = {}
         for i, one in enumerate(self.every):
             state = 1.0, length_of(one.arms, q), length_of(one.arms, v)
             affine = lambda factors, state=state: sum(x * y for x, y in zip(factors, state, strict=True) if x)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from ..planar.quantities import GROUND, Number
+from ..planar.quantities import GROUND, Number, Restitution
 from .body import unit_vector, vector_of
 from .dynamics import Loads
 from .pose import Pose, Twists
@@ -78,7 +78,7 @@ class Part:
         return [0.0 for _ in self.gap_names]
 
     @property
-    def restitutions(self) -> list[Any]:
+    def restitutions(self) -> list[Restitution]:
         """Coefficient of restitution of each gap."""
         return [getattr(self, "restitution", 0.0) for _ in self.gap_names]
 
@@ -119,7 +119,7 @@ class Joint(Part):
         return half_turned(jnp.asarray(product(pose.rotation(self.b).T, pose.rotation(self.a)), pose.q.dtype))
 
 
-def _across(pose: Pose, body: str, axis: Vector) -> Any:
+def _across(pose: Pose, body: str, axis: Vector) -> Tensor:
     """Two directions (2, 3) of a body across an axis that is fixed in it."""
     return pose.direction(body, basis_across(np.array(axis)).T).T
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from ..results.solution import Solution
+    from .tree import Link
 
 MEANING = {
     "free": "the velocity of its centre of mass and its angular velocity (vx, vy, vz, wx, wy, wz)",
@@ -80,7 +81,7 @@ class System:
     """
 
     bodies: Any
-    parts: Any = ()
+    parts: Sequence[Part] = ()
     gravity: Any = 9.81
     tree: Tree = field(init=False, repr=False, compare=False)
 
@@ -146,7 +147,9 @@ class System:
         """Coordinates (d,) at the start: the bodies as they were stated."""
         return self.tree.start()
 
-    def start(self, args: object = None, t0: float = 0.0, q0: Any = None, **rates: Any) -> tuple[Array, Array]:
+    def start(
+        self, args: object = None, t0: float = 0.0, q0: ArrayLike | None = None, **rates: ArrayLike
+    ) -> tuple[Array, Array]:
         """Position and velocity (d,) at the start, consistent with the joints.
 
         Args:
@@ -195,7 +198,7 @@ class System:
 
     # derivatives as one thinks of them
 
-    def retract(self, q: ArrayLike, **steps: Any) -> Array:
+    def retract(self, q: ArrayLike, **steps: ArrayLike) -> Array:
         """Moves bodies: coordinates (d,) from q (d,) by ``steps`` by name.
 
         Of a free body (6,): the displacement of its centre, and a rotation vector by which it turns, in the axes of the
@@ -209,7 +212,7 @@ class System:
                 q = q.at[link.slice].set(_moved(link, q[link.slice], own.astype(q.dtype)))
         return q
 
-    def difference(self, q: ArrayLike, to: Any, body: str) -> Array:
+    def difference(self, q: ArrayLike, to: ArrayLike, body: str) -> Array:
         """The step by which `retract` moves a body, relative to what carries it,
         from where it is at q (d,) to where it is at ``to`` (d,)."""
         if body not in self.tree.moved_by:
@@ -354,7 +357,7 @@ class System:
         return paraview.write_frames(solution, path, frames)
 
 
-def _rate_of(link: Any, own: Array, speed: Any) -> Tensor:
+def _rate_of(link: Link, own: Array, speed: Any) -> Tensor:
     """Derivatives of a link's coordinates ``own`` from its velocity and angular velocity."""
     kind = link.motion.kind
     if kind == "free":
@@ -362,14 +365,14 @@ def _rate_of(link: Any, own: Array, speed: Any) -> Tensor:
     return quaternion_rate(own, speed) if kind == "ball" else speed
 
 
-def _moved(link: Any, own: Array, step: Any) -> Tensor:
+def _moved(link: Link, own: Array, step: Any) -> Tensor:
     kind = link.motion.kind
     if kind == "free":
         return jnp.concatenate([own[:3] + step[:3], times_quaternion(quaternion_by(step[3:]), own[3:])])
     return times_quaternion(quaternion_by(step), own) if kind == "ball" else own + step
 
 
-def _step_between(link: Any, own: Array, to: Array) -> Tensor:
+def _step_between(link: Link, own: Array, to: Array) -> Tensor:
     kind = link.motion.kind
     if kind in ("hinge", "slider"):
         return to - own

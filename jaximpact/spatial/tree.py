@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..planar.quantities import GROUND
 from .body import Body
 from .shapes import Vector
+
+if TYPE_CHECKING:
+    from .parts import Part
 
 SIZE = {"free": 7, "ball": 4, "hinge": 1, "slider": 1}
 NAMES = {
@@ -77,7 +80,7 @@ class Tree:
         closing: parts that close loops, whose equations are to be kept.
     """
 
-    def __init__(self, bodies: Mapping[str, Body], joints: Sequence[Any]) -> None:
+    def __init__(self, bodies: Mapping[str, Body], joints: Sequence[Part]) -> None:
         self.bodies = dict(bodies)
         self.link_of: dict[str, int] = {GROUND: ON_GROUND}
         self.moved_by: dict[str, list[int]] = {}

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
+from numpy.typing import ArrayLike
 
 from ..jaxtools.argument_checks import check_whole
 from ..mechanics.method_names import suggestion
@@ -218,7 +219,7 @@ class Blocks(NamedTuple):
         return math.prod(self.sizes(number))
 
 
-def summarise(values: Any) -> str:
+def summarise(values: np.ndarray) -> str:
     """Describes an array in a short text: its values if they are four at most, otherwise their number,
     shape and range."""
     values = np.asarray(values)
@@ -228,7 +229,7 @@ def summarise(values: Any) -> str:
     return f"{len(values)} values{shape} in [{values.min():g}, {values.max():g}]"
 
 
-def _columns(values: dict[str, Any]) -> dict[str, np.ndarray]:
+def _columns(values: dict[str, ArrayLike]) -> dict[str, np.ndarray]:
     columns = {}
     for key, value in values.items():
         try:

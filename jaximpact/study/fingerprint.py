@@ -20,6 +20,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.extend.core import ClosedJaxpr, Jaxpr
 from jax.extend.linear_util import WrappedFun
 from jax.typing import ArrayLike
@@ -28,6 +29,7 @@ from ..jaxtools.jaxpr_tools import is_literal
 from ..mechanics.coefficients import OfSpeed
 from ..mechanics.motion import OF_FRICTION
 from ..mechanics.problem import Problem, is_left_out
+from ..simulation.call import Arguments
 from ..simulation.canonical_arrays import canonical_state, cast_numbers
 from .importing import LIBRARY
 from .plain import encode
@@ -61,7 +63,7 @@ def fingerprint(system: StudySystem, values: Mapping[str, np.ndarray]) -> dict[s
         return {name: hash_of(function, operands) for name, (function, operands) in calls.items() if callable(function)}
 
 
-def calls_of(problem: Problem, t: ArrayLike, q: Any, v: Any, args: object) -> dict[str, tuple[Any, tuple]]:
+def calls_of(problem: Problem, t: ArrayLike, q: Array, v: Array, args: object) -> dict[str, tuple[Any, tuple]]:
     """Functions of a problem besides its constraints, by name, each with its operands.
 
     None or a number stands for a function that the problem does not have. ``t``, ``q``, ``v``, ``args``: abstract
@@ -87,7 +89,7 @@ def calls_of(problem: Problem, t: ArrayLike, q: Any, v: Any, args: object) -> di
     }
 
 
-def speeds_of(problem: Problem, of: Any, t: ArrayLike, q: Any, args: object) -> tuple:
+def speeds_of(problem: Problem, of: Callable, t: ArrayLike, q: Array, args: object) -> tuple:
     """Returns the shape and dtype (m,) of the speeds on which ``of``, a restitution or a coefficient of friction,
     depends, in a tuple; an empty tuple if it depends on none.
 
@@ -99,7 +101,7 @@ def speeds_of(problem: Problem, of: Any, t: ArrayLike, q: Any, args: object) -> 
     return (jax.ShapeDtypeStruct((m,), q.dtype),)
 
 
-def _surface(system: StudySystem) -> Any:
+def _surface(system: StudySystem) -> Callable | None:
     """The user's function whose change of sign ends motions.
 
     None if there is none, or if motions end at a gap or a velocity, which need no hash.
@@ -134,7 +136,7 @@ def _derivative(function: Callable) -> Callable:
     """Function that returns all first derivatives by all operands but the last: in forward mode, or in reverse mode
     where forward mode has no rule."""
 
-    def all_derivatives(*operands: Any) -> Any:
+    def all_derivatives(*operands: object) -> object:
         inner, args = operands[:-1], operands[-1]
         found = lambda *xs: function(*xs, args)
         places = tuple(range(len(inner)))
@@ -158,7 +160,7 @@ class _Program:
     def trace(self, function: Callable, operands: tuple) -> None:
         self.value(jax.make_jaxpr(function)(*operands))
 
-    def add_words(self, *words: Any) -> None:
+    def add_words(self, *words: object) -> None:
         # every word with its length: no two lists of words make one text
         for word in map(str, words):
             self.hash.update(f"{len(word)}:{word}".encode())
@@ -251,16 +253,16 @@ def _callback_source(function: Any) -> list[str]:
     return [text for cell in cells if callable(cell) for text in _callback_source(cell)]
 
 
-def _scrub(x: Any) -> str:
+def _scrub(x: object) -> str:
     return ADDRESS.sub("", repr(x))
 
 
 # source, for studies and versions whose jaxprs cannot be compared
 
 
-def sources(problem: Problem) -> dict[str, Any]:
+def sources(problem: Problem) -> Arguments:
     """Source-based fingerprint of a problem: a hash of the source of each of its functions, and its numbers."""
-    found: dict[str, Any] = {}
+    found: Arguments = {}
     for name in problem.__slots__:
         if name == "naming":  # names and units compute nothing
             continue

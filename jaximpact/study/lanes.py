@@ -11,6 +11,8 @@ from ..mechanics.scheme import Timing
 from ..mechanics.status import Status
 from ..results import Origin, Solution
 from ..results.tables import STATE
+from ..simulation.call import Arguments
+from .design import Design
 from .record import Record
 from .schema import DONE, REFUSED
 from .system import StudySystem
@@ -49,7 +51,7 @@ def as_solution(dataset: Any, record: Record, system: StudySystem) -> Solution:
     values = (
         None if function is None else _values(system, design, {k: x for k, x in flat.items() if k.startswith("values")})
     )
-    numbers: dict[str, Any] = {name: flat.get(name) for name in ("t", *FIELDS)}
+    numbers: Arguments = {name: flat.get(name) for name in ("t", *FIELDS)}
     origin = Origin(
         every_step=system.save.every == 1 and function is None,
         naming=system.problem.naming,
@@ -58,7 +60,7 @@ def as_solution(dataset: Any, record: Record, system: StudySystem) -> Solution:
     return Solution(**numbers, values=values, timing=Timing.of(system.scheme), origin=origin)
 
 
-def _values(system: StudySystem, design: Any, stored: dict[str, np.ndarray]) -> Any:
+def _values(system: StudySystem, design: Design, stored: dict[str, np.ndarray]) -> Any:
     """Stored values of the save function in its original pytree structure."""
     one = system.lane({key: column[0] for key, column in design.values.items()})
     state = (np.zeros(()), np.asarray(one["q0"]), np.asarray(one["v0"]))

@@ -66,7 +66,7 @@ def encode(value: Any, what: str) -> Any:
     raise TypeError(f"{what}: a study stores numbers, arrays, dicts and lists of them, got {type(value).__name__}")
 
 
-def decode(value: Any, problem: str = "", folder: str | None = None) -> Any:
+def decode(value: object, problem: str = "", folder: str | None = None) -> Any:
     """Inverse of `encode`.
 
     Makes objects of the classes in `CLASSES`, of dataclasses that are schemes or contact solvers, and, for a
@@ -112,14 +112,14 @@ def _class(name: str, problem: str, folder: str | None) -> type:
     )
 
 
-def names_in(value: Any) -> list[str]:
+def names_in(value: object) -> list[str]:
     """References to functions and classes in an encoded value."""
     found: list[str] = []
     map_json(value, lambda table: found.extend(str(table[key]) for key in ("$function", "$dataclass") if key in table))
     return found
 
 
-def in_words(value: Any) -> str:
+def in_words(value: object) -> str:
     """Text of an encoded value, in one line."""
     if isinstance(value, dict):
         if "$array" in value:
@@ -133,7 +133,7 @@ def in_words(value: Any) -> str:
     return str(value)
 
 
-def differences(old: Any, new: Any, where: str = "") -> list[str]:
+def differences(old: object, new: object, where: str = "") -> list[str]:
     """Differences between two encoded values, one line each: "h: 0.001 → 0.002"."""
     if isinstance(old, dict) and isinstance(new, dict) and _alike(old, new):
         lines = []
@@ -153,5 +153,5 @@ def _alike(old: dict, new: dict) -> bool:
     return not leaves and old.get("$dataclass") == new.get("$dataclass")
 
 
-def _side(value: Any) -> str:
+def _side(value: object) -> str:
     return "(not given)" if value == {"nothing": None} else in_words(value)

@@ -22,7 +22,8 @@ from ..mechanics.problem import Problem
 from ..mechanics.status import FAILURES, Status
 from ..results import Solution
 from ..results.provenance import settings_of
-from ..results.safe_reading import first_mismatch, printable
+from ..results.safe_reading import JsonObject, first_mismatch, printable
+from ..results.save import SaveLike
 from ..simulation.solve import solve
 from .design import Blocks, Design
 from .importing import origin
@@ -38,6 +39,8 @@ from .zarr_store import ZarrStore
 if TYPE_CHECKING:
     import xarray
 
+    from ..simulation.call import Arguments
+
 F = TypeVar("F", bound=Callable[..., Any])
 # facts stored with a finished chunk, which need no reading of its arrays
 FACTS = {"lanes": int, "failed": int, "bits": {str: int}, "refused": int, "steps": int, "seconds": int | float}
@@ -48,7 +51,7 @@ def renamed_argument(old: str, new: str) -> Callable[[F], F]:
 
     def decorate(function: F) -> F:
         @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: object, **kwargs: object) -> object:
             if old in kwargs:
                 warnings.warn(f"{old} is called {new} now: write {new}=...", DeprecationWarning, stacklevel=2)
                 kwargs[new] = kwargs.pop(old)
@@ -226,7 +229,7 @@ class Reading(StudyLike):
         """Context with the jax settings with which the study is computed."""
         return settings_of(self._record.settings)
 
-    def arguments(self, which: Any = slice(None)) -> dict[str, Any]:
+    def arguments(self, which: Any = slice(None)) -> Arguments:
         """Arguments of `ensemble` and `sensitivities` for all or some lanes, in the order of the design.
 
         Use: ``ensemble(study.problem, **study.arguments())``. Imports the problem as `lane` does.
@@ -294,7 +297,7 @@ class Reading(StudyLike):
 
     # single lanes
 
-    def lane(self, index: int | tuple[int, ...] | Mapping[str, int], save: Any = None) -> Solution:
+    def lane(self, index: int | tuple[int, ...] | Mapping[str, int], save: SaveLike | None = None) -> Solution:
         """Computes a single lane by `solve`, with ``sensitivity="none"``.
 
         Args:
@@ -342,7 +345,7 @@ class Reading(StudyLike):
     def _finished_chunks(self) -> set[int]:
         return {block for block in self.store.finished() if block < len(self.blocks)}
 
-    def _facts(self, block: int) -> dict[str, Any]:
+    def _facts(self, block: int) -> JsonObject:
         problem: object = None
         try:
             found = self.store.facts(block)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..results.provenance import SETTINGS, TRACED, changes
-from ..results.safe_reading import first_mismatch
+from ..results.safe_reading import JsonObject, first_mismatch
 from .design import Blocks, Design, summarise
 from .plain import differences, in_words
 from .spec import Spec
@@ -46,15 +46,15 @@ class Record:
 
     spec: Spec
     chunk: tuple[int, ...]
-    source: dict[str, Any]
+    source: JsonObject
     computes: dict[str, str] | None
-    settings: dict[str, Any]
+    settings: JsonObject
     variables: tuple[str, ...]
     common_times: bool
     batch: int
     versions: dict[str, str]
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> JsonObject:
         """The record in terms of JSON, without the values of the design;
         a continuation must agree in the entry ``compared``."""
         spec = self.spec
@@ -95,7 +95,7 @@ class Record:
         return found
 
     @classmethod
-    def _from_plain(cls, plain: dict[str, Any], columns: Mapping[str, np.ndarray]) -> Record:
+    def _from_plain(cls, plain: JsonObject, columns: Mapping[str, np.ndarray]) -> Record:
         odd = first_mismatch(plain, FORM, "study")
         odd = odd or first_mismatch(plain["compared"].get("computes", {}), {str: str}, "study.compared.computes")
         if odd:
@@ -130,7 +130,7 @@ class Record:
         return Blocks(self.spec.design.shape, self.chunk)
 
     @property
-    def _design(self) -> dict[str, Any]:
+    def _design(self) -> JsonObject:
         design = self.spec.design
         quantities = {
             key: f"{summarise(x)} (#{hashlib.sha256(x.tobytes()).hexdigest()[:8]})" for key, x in design.values.items()
@@ -143,7 +143,7 @@ class Record:
         """Differences between this record and ``new``, one line each; without any the study may be continued."""
         return differences(self._flat(), new._flat()) + self._changed_functions(new)
 
-    def _flat(self) -> dict[str, Any]:
+    def _flat(self) -> JsonObject:
         """Entries that `differences` compares, by names that users know.
 
         Of the problem there are only its numbers, since its functions are compared by `_changed_functions`.
@@ -217,7 +217,7 @@ class Record:
         return words | {key: str(value) for key, value in self.versions.items()}
 
 
-def _until(spec: Spec) -> dict[str, Any]:
+def _until(spec: Spec) -> JsonObject:
     """The entry "until" of a record, in a dict.
 
     It is empty if motions end at t1, since records of earlier versions have no such entry.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from ..mechanics.status import FAILURES, Status
 from ..results.provenance import label
+from ..results.safe_reading import JsonObject
 
 REFUSED_WORD = "INPUT_INVALID"
 
@@ -27,7 +27,7 @@ class FailedLane:
     """
 
     index: tuple[int, ...]
-    values: dict[str, Any]
+    values: JsonObject
     status: str
     failed_at: float
     reason: str
@@ -74,7 +74,7 @@ class Summary:
         return "\n".join(lines)
 
     @classmethod
-    def of(cls, facts: Sequence[Mapping[str, Any]], lanes: int, chunks: int) -> Summary:
+    def of(cls, facts: Sequence[JsonObject], lanes: int, chunks: int) -> Summary:
         """Summary from the stored facts of the finished chunks."""
         bits: Counter[str] = Counter()
         for fact in facts:

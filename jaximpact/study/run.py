@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import is_dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Unpack, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack, cast
 
 import jax
 import numpy as np
@@ -22,9 +22,11 @@ from ..mechanics.motion import OF_FRICTION
 from ..mechanics.problem import Problem
 from ..mechanics.scheme import Timing
 from ..mechanics.status import Status
+from ..mechanics.trials.stops import UntilLike
 from ..results import Solution
 from ..results.provenance import now, provenance
-from ..results.save import Save
+from ..results.safe_reading import JsonObject
+from ..results.save import Save, SaveLike
 from ..results.tables import MEANING
 from ..simulation.arguments import check_start
 from ..simulation.backends import listed_lane
@@ -34,6 +36,9 @@ from .design import Blocks
 from .fingerprint import calls_of, hash_of, sources
 from .schema import DONE, Schema, Variable
 from .zarr_store import ZarrStore
+
+if TYPE_CHECKING:
+    from ..simulation.motion_loop import Carry
 
 BLOCK_BYTES = 16 * 2**20  # bytes of rows in one automatic block
 STATE = ("q", "v", "z", "impulse", "energy", "joint_impulse", "friction_impulse", "pairs")
@@ -76,14 +81,14 @@ class Run:
         self,
         path: str | Path,
         problem: Problem,
-        q0: Any,
-        v0: Any,
+        q0: ArrayLike,
+        v0: ArrayLike,
         *,
-        t1: Any,
-        h: Any,
+        t1: ArrayLike,
+        h: ArrayLike,
         t0: ArrayLike = 0.0,
-        save: Any = 1,
-        until: Any = None,
+        save: SaveLike = 1,
+        until: UntilLike = None,
         block: int | None = None,
         **options: Unpack[MotionOptions],
     ) -> None:
@@ -182,7 +187,7 @@ class Run:
         }
         return Schema(rows, self.blocks, (*self._variables, DONE), None, words)
 
-    def _record(self) -> dict[str, Any]:
+    def _record(self) -> JsonObject:
         """Record that identifies the run: hashes of its numbers and of its functions' jaxprs,
         and the methods in words."""
         motion, problem = self._motion, self._stated
@@ -247,7 +252,7 @@ class Run:
                 self.store.write(block, arrays, {"seconds": round(time.perf_counter() - clock, 3), "finished": now()})
                 self.store.keep(dict(self._carry_arrays(carry, block + 1)) | account)
 
-    def _row(self, carry: Any, last: int) -> tuple[dict, dict, Any]:
+    def _row(self, carry: Carry | None, last: int) -> tuple[dict, dict, Any]:
         """Continues the motion from the loop's ``carry`` to step ``last``.
 
         Neighbour lists that overflow are enlarged, and the steps repeated. Returns the row at that step and the totals
@@ -272,7 +277,7 @@ class Run:
                 problem, carry = grow(problem, self._motion, new)
             self._program = self._program.replace(problem=problem)
 
-    def _carry_arrays(self, carry: Any, block: int) -> Iterator[tuple[str, np.ndarray]]:
+    def _carry_arrays(self, carry: Carry | None, block: int) -> Iterator[tuple[str, np.ndarray]]:
         """Yields (name, array) pairs from which `_resume_point` restores a carry.
 
         They are ``block``, the number of the next block, the capacities of the neighbour lists,
@@ -311,7 +316,7 @@ class Run:
 _EMPTY = Solution(*cast(list[Any], [None] * 12))
 
 
-def _hash(value: Any) -> str:
+def _hash(value: object) -> str:
     """Hash of the structure and the numbers of a pytree."""
     digest = hashlib.sha256(str(jax.tree.structure(value)).encode())
     for x in jax.tree.leaves(value):

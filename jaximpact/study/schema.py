@@ -13,6 +13,7 @@ from ..mechanics.labels import QUANTITIES, Labels
 from ..mechanics.motion import OF_CONTACTS
 from ..mechanics.status import bit_numbers
 from ..results import Solution
+from ..results.safe_reading import JsonObject
 from ..results.tables import MEANING, PURE, SECOND, STATE
 from ..simulation.call import canonical, program_of
 from ..simulation.trajectory import trajectory
@@ -30,10 +31,10 @@ class Variable(NamedTuple):
     dims: tuple[str, ...]
     shape: tuple[int, ...]
     dtype: np.dtype
-    attributes: dict[str, Any]
+    attributes: JsonObject
 
     @property
-    def fill(self) -> Any:
+    def fill(self) -> float | int | bool:
         """Fill value for entries that have not been computed."""
         return np.nan if self.dtype.kind == "f" else 0
 
@@ -58,7 +59,7 @@ class Coordinate(NamedTuple):
     name: str
     dims: tuple[str, ...]
     values: np.ndarray
-    attributes: dict[str, Any]
+    attributes: JsonObject
 
 
 class Schema(NamedTuple):
@@ -157,7 +158,7 @@ def _variable(name: str, leaf: jax.ShapeDtypeStruct, function: bool, labels: Lab
         labels.unit("gap" if name == "penetration" else name) if name in QUANTITIES or name == "penetration" else units
     )
     units = labels.energy_unit() if name == "energy" else units
-    about: dict[str, Any] = {"long_name": meaning} | ({"units": units} if units else {})
+    about: JsonObject = {"long_name": meaning} | ({"units": units} if units else {})
     names = labels.names(name) if name in QUANTITIES else None
     if names:
         about["names"] = list(names)

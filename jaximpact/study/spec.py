@@ -7,17 +7,20 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..catalogue import Case, get
 from ..jaxtools.argument_checks import check_kind, dotted_entries, is_number, is_whole, real_array
+from ..mechanics.contact.solver import ContactSolver
 from ..mechanics.method_names import projection_from_name, scheme_from_name, suggestion
 from ..mechanics.motion import OF_CONTACTS, OF_FRICTION
 from ..mechanics.problem import Problem
 from ..mechanics.scheme import Scheme
-from ..mechanics.trials.stops import Until
-from ..results.safe_reading import first_mismatch
-from ..results.save import Save
+from ..mechanics.trials.stops import Until, UntilLike
+from ..results.safe_reading import JsonObject, first_mismatch
+from ..results.save import Save, SaveLike
 from ..simulation.arguments import choose_grid, choose_methods
+from ..simulation.call import Arguments
 from ..simulation.random_keys import of_lanes, of_one, words_of
 from .design import ROOTS, Design
 from .importing import LIBRARY, folder_of, load, load_problem, problem_name
@@ -67,7 +70,7 @@ class Spec:
 
     problem: str
     design: Design
-    base: dict[str, Any]
+    base: Arguments
     scheme: Scheme
     projection: Any
     save: Any
@@ -89,9 +92,9 @@ class Spec:
         *,
         case: str | None = None,
         scheme: Scheme | None = None,
-        projection: Any = None,
-        save: Any = "final",
-        until: Any = None,
+        projection: ContactSolver | None = None,
+        save: SaveLike = "final",
+        until: UntilLike = None,
         **base: Any,
     ) -> Spec:
         """Makes a `Spec` from the arguments of `Study`; checks each of them alone, not whether they fit together.
@@ -132,7 +135,7 @@ class Spec:
         )
 
     @classmethod
-    def from_table(cls, table: Mapping[str, Any]) -> Spec:
+    def from_table(cls, table: JsonObject) -> Spec:
         """Makes a `Spec` from a table as TOML gives it; see `EXAMPLE` for its entries.
 
         Raises:
@@ -152,7 +155,7 @@ class Spec:
         base = self.base | {name: encode(x, name) for name, x in self.keys(numbers).items()}
         return dataclasses.replace(self, design=Design("points", self.design.at(where)), base=base)
 
-    def keys(self, numbers: Any) -> dict[str, np.ndarray]:
+    def keys(self, numbers: ArrayLike) -> dict[str, np.ndarray]:
         """Keys (B, 2) of the lanes at the places ``numbers`` (B,) of the design, under their name;
         none for a problem without noise."""
         return {name: of_lanes(decode(x), numbers) for name, x in self.base.items() if name == "key"}
@@ -183,14 +186,14 @@ def _case(name: str, case: str | None) -> Case:
     return entry.case(case)
 
 
-def _with_case(base: dict[str, Any], case: Case) -> dict[str, Any]:
+def _with_case(base: Arguments, case: Case) -> Arguments:
     """Fills in, from a case of the catalogue, the entries and parameters that are not given."""
     given = {"q0": case.q0, "v0": case.v0, "t1": case.t1, "e": case.restitution}
     base = base | {key: value for key, value in given.items() if base[key] is None}
     return base | {"args": case.parameters(base["args"])}
 
 
-def _canonical(base: dict[str, Any], design: Design, scheme: Scheme, save: Save, problem: Problem) -> dict[str, Any]:
+def _canonical(base: Arguments, design: Design, scheme: Scheme, save: Save, problem: Problem) -> Arguments:
     """Base values in canonical form: arrays for q0 and v0, numbers for times;
     raises for values that neither arguments nor design give."""
     varied = {key.text for key in design.keys}
@@ -218,7 +221,7 @@ def _canonical(base: dict[str, Any], design: Design, scheme: Scheme, save: Save,
     return found
 
 
-def _grid(base: dict[str, Any], design: Design, scheme: Scheme, save: Save, problem: Problem) -> float | None:
+def _grid(base: Arguments, design: Design, scheme: Scheme, save: Save, problem: Problem) -> float | None:
     """Time between rows for a scheme that chooses its own steps, as in `solve` without h;
     None for a scheme with fixed steps."""
     given = (design.values.get(name, base[name]) for name in ("t0", "t1"))
@@ -267,7 +270,7 @@ def _until(value: Any) -> Any:
     return make(given, **{key: x for key, x in value.items() if key != kinds[0]})
 
 
-def _design(table: Any) -> Design:
+def _design(table: dict) -> Design:
     check_kind("design", table, Mapping, "a table")
     kind = table.get("kind", "grid")
     if kind not in KINDS:
@@ -286,7 +289,7 @@ def _design(table: Any) -> Design:
     return Design.grid(**values) if kind == "grid" else Design.points(**values)
 
 
-def _values(key: str, value: Any) -> Any:
+def _values(key: str, value: object) -> Any:
     """Values of a quantity in a table: a list, or a range."""
     if not isinstance(value, Mapping):
         return value

@@ -9,11 +9,12 @@ import os
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ..jaxtools.optional_packages import import_optional
+from ..results.safe_reading import JsonObject
 from .schema import Schema
 
 if TYPE_CHECKING:
@@ -55,11 +56,11 @@ class Store(abc.ABC):
         """Whether the store holds a study."""
 
     @abc.abstractmethod
-    def create(self, record: dict[str, Any], schema: Schema) -> None:
+    def create(self, record: JsonObject, schema: Schema) -> None:
         """Creates an empty study, removing what an interrupted creation left. The caller holds the lock."""
 
     @abc.abstractmethod
-    def record(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    def record(self) -> tuple[JsonObject, dict[str, np.ndarray]]:
         """The record given to `create`, and the values of each quantity, as data; nothing is run or imported."""
 
     @abc.abstractmethod
@@ -72,7 +73,7 @@ class Store(abc.ABC):
         """Numbers of the finished chunks."""
 
     @abc.abstractmethod
-    def facts(self, chunk: int) -> dict[str, Any]:
+    def facts(self, chunk: int) -> JsonObject:
         """Facts that `write` stored with a finished chunk, such as counts of failures;
         ValueError if they are damaged."""
 
@@ -81,7 +82,7 @@ class Store(abc.ABC):
         """Read-only fill values for variables of a chunk, (B, ...), in the dtypes that `write` takes."""
 
     @abc.abstractmethod
-    def write(self, chunk: int, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
+    def write(self, chunk: int, arrays: Mapping[str, np.ndarray], facts: JsonObject) -> None:
         """Stores a chunk and declares it finished.
 
         ``arrays``: by name, with the shapes of `blank`, written in this order, of which ``done`` is the last;
@@ -115,9 +116,9 @@ class MemoryStore(Store):
     def __init__(self, name: str = "memory") -> None:
         self._name, self._lock = name, threading.Lock()
         self._schema: Schema | None = None
-        self._record: dict[str, Any] = {}
+        self._record: JsonObject = {}
         self._arrays: dict[str, np.ndarray] = {}
-        self._facts: dict[int, dict[str, Any]] = {}
+        self._facts: dict[int, JsonObject] = {}
 
     @property
     def name(self) -> str:
@@ -133,12 +134,12 @@ class MemoryStore(Store):
             raise FileNotFoundError(f"{self.name} is no study: nothing has been created in it")
         return self._schema
 
-    def create(self, record: dict[str, Any], schema: Schema) -> None:
+    def create(self, record: JsonObject, schema: Schema) -> None:
         self._record, self._facts = copy.deepcopy(record), {}
         self._arrays = {x.name: np.full(schema.blocks.whole + x.shape, x.fill, x.dtype) for x in schema.variables}
         self._schema = schema
 
-    def record(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    def record(self) -> tuple[JsonObject, dict[str, np.ndarray]]:
         return copy.deepcopy(self._record), dict(self._known_schema.design.values)
 
     @contextmanager
@@ -153,7 +154,7 @@ class MemoryStore(Store):
     def finished(self) -> set[int]:
         return set(self._facts)
 
-    def facts(self, chunk: int) -> dict[str, Any]:
+    def facts(self, chunk: int) -> JsonObject:
         return copy.deepcopy(self._facts[chunk])
 
     def blank(self, chunk: int, names: Iterable[str]) -> dict[str, np.ndarray]:
@@ -164,7 +165,7 @@ class MemoryStore(Store):
             for name, x in ((name, variables[name]) for name in names)
         }
 
-    def write(self, chunk: int, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
+    def write(self, chunk: int, arrays: Mapping[str, np.ndarray], facts: JsonObject) -> None:
         blocks = self._known_schema.blocks
         for name, values in arrays.items():
             self._arrays[name][blocks.where(chunk)] = values.reshape(blocks.sizes(chunk) + values.shape[1:])

@@ -7,12 +7,11 @@ import os
 import sys
 import tomllib
 import warnings
-from collections.abc import Mapping
 from concurrent.futures import Executor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self, Unpack
+from typing import Self, Unpack
 
 import jax
 import numpy as np
@@ -26,8 +25,11 @@ from ..jaxtools.trace_context import platform
 from ..jaxtools.warnings import JaximpactWarning
 from ..mechanics.problem import Problem
 from ..mechanics.status import FAILURES, Status
+from ..mechanics.trials.stops import UntilLike
 from ..results.provenance import CHECKS, now, provenance, settings_now, settings_of
-from ..results.save import Save
+from ..results.safe_reading import JsonObject
+from ..results.save import SaveLike
+from ..simulation.call import Arguments
 from .design import Blocks, Design
 from .fingerprint import fingerprint, sources
 from .reading import Reading, as_store, renamed_argument
@@ -85,23 +87,23 @@ class Study(Reading):
         problem: str | Problem,
         design: Design,
         *,
-        q0: Any = None,
-        v0: Any = None,
-        t1: Any = None,
-        h: Any = None,
+        q0: ArrayLike | None = None,
+        v0: ArrayLike | None = None,
+        t1: ArrayLike | None = None,
+        h: ArrayLike | None = None,
         t0: ArrayLike = 0.0,
         case: str | None = None,
-        save: Save | Any = "final",
-        until: Any = None,
+        save: SaveLike = "final",
+        until: UntilLike = None,
         chunk: int | None = None,
         **options: Unpack[MotionOptions],
     ) -> None:
-        given: dict[str, Any] = {"q0": q0, "v0": v0, "t0": t0, "t1": t1, "h": h, **options}
+        given: Arguments = {"q0": q0, "v0": v0, "t0": t0, "t1": t1, "h": h, **options}
         spec = Spec.of(problem, design, case=case, save=save, until=until, **given)
         self._make(as_store(store), spec, chunk)
 
     @classmethod
-    def from_table(cls, table: Mapping[str, Any], store: str | os.PathLike[str] | Store | None = None) -> Self:
+    def from_table(cls, table: JsonObject, store: str | os.PathLike[str] | Store | None = None) -> Self:
         """Makes the study that a table describes, in the form of `from_file`; in ``store`` if given.
 
         Raises:

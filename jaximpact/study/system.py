@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..analysis.checks import of_one_lane
 from ..jaxtools.argument_checks import named_leaves, with_leaves
@@ -17,7 +18,7 @@ from ..mechanics.motion import OF_CONTACTS
 from ..mechanics.problem import Problem
 from ..mechanics.trials.stops import Until
 from ..results.save import Save
-from ..simulation.call import Call
+from ..simulation.call import Arguments, Call
 from ..simulation.canonical_arrays import check_coefficients, check_restitution, check_times
 from .design import ROOTS, Design, Key
 from .importing import load_problem
@@ -37,7 +38,7 @@ class StudySystem:
     scheme: Scheme
     projection: Any
     save: Save
-    base: dict[str, Any]
+    base: Arguments
     until: Until | None = None
 
     @classmethod
@@ -49,7 +50,7 @@ class StudySystem:
         methods[3] = dict.fromkeys(OPTIONAL) | methods[3]
         return cls(problem, *methods)
 
-    def columns(self, lanes: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], Any]:
+    def columns(self, lanes: Mapping[str, np.ndarray]) -> tuple[Arguments, object]:
         """Arguments of `ensemble` by name for B lanes, given by the values (B, ...) of each quantity;
         q0 always has a lane axis.
 
@@ -61,10 +62,10 @@ class StudySystem:
         lanes = {key: column.astype(dtype) for key, column in lanes.items()}
         # kept in float64 whatever jax computes in
         values |= {name: values[name].astype(dtype) for name in OF_CONTACTS if isinstance(values[name], np.ndarray)}
-        args, varied = named_leaves(values["args"]), set[Any]()
+        args, varied = named_leaves(values["args"]), set[tuple[str, ...] | str]()
         for text, column in lanes.items():
             key = Key.of(text)
-            place: dict[Any, Any] = args if key.root == "args" else values
+            place: dict = args if key.root == "args" else values
             name = key.path or key.root
             place[name] = _replace_component(place[name], key, column, name in varied)
             varied.add(name)
@@ -146,7 +147,7 @@ class StudySystem:
             )
 
 
-def _replace_component(old: Any, key: Key, column: np.ndarray, varies: bool) -> np.ndarray:
+def _replace_component(old: ArrayLike, key: Key, column: np.ndarray, varies: bool) -> np.ndarray:
     """The values (B, ...) of a quantity on B lanes: ``old`` with ``column`` (B, ...) in place of all or one component.
 
     ``key`` names the component; ``varies``: whether ``old`` has a lane axis already.
@@ -155,6 +156,6 @@ def _replace_component(old: Any, key: Key, column: np.ndarray, varies: bool) -> 
         return column
     # a component that was replaced before has brought the lane axis
     array = np.array(old if varies else np.broadcast_to(old, (len(column), *np.shape(old))), column.dtype)
-    where: Any = (slice(None), *key.component)
+    where: tuple = (slice(None), *key.component)
     array[where] = column
     return array

@@ -16,6 +16,7 @@ from ..jaxtools.warnings import without_remarks
 from ..mechanics.motion import OF_FRICTION, Motion
 from ..results.provenance import TRACED, changes, provenance, settings_of
 from ..simulation.arguments import start_reports
+from ..simulation.call import Arguments
 from ..simulation.canonical_arrays import cast_numbers, count_steps, split_friction, split_restitution
 from ..simulation.ensemble import ensemble
 from ..simulation.lane_arguments import is_shared
@@ -39,7 +40,7 @@ def report_starts(system: StudySystem, lanes: Mapping[str, np.ndarray]) -> Start
     dtype = np.result_type(q0.dtype, np.asarray(columns["v0"]).dtype)
     dtype = jax.dtypes.canonicalize_dtype(dtype if dtype.kind == "f" else np.float64)
     problem, _ = split_restitution(system.problem, 0.0, dtype)
-    own: dict[str, Any] = {}
+    own: Arguments = {}
     for name in OF_FRICTION:
         problem, mu = split_friction(problem, columns[name], dtype, name)
         of_lane = columns[name] is not None and not is_shared(mu)
@@ -82,7 +83,7 @@ class Task:
     spec: Spec
     batch: int
     common_times: bool
-    settings: dict[str, Any]
+    settings: Arguments
     physics: tuple[dict[str, str], dict[str, str]]
     attempt: int = 0
 

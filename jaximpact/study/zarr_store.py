@@ -25,6 +25,7 @@ from ..jaxtools import operating_system
 from ..jaxtools.optional_packages import import_optional
 from ..mechanics.status import BEFORE, Status, bit_numbers, translate_bits
 from ..results.safe_reading import (
+    JsonObject,
     check_arrays,
     check_folder,
     check_tree,
@@ -66,7 +67,7 @@ class ZarrStore(Store):
         self._home = self.path / HOME
         self._marks = self._home / "blocks"
         self._flush = flush
-        self._open: dict[str, Any] = {}  # arrays that are written
+        self._open: JsonObject = {}  # arrays that are written
 
     @property
     def name(self) -> str:
@@ -82,7 +83,7 @@ class ZarrStore(Store):
         check_tree(self.path)
         check_arrays(self.path)
 
-    def create(self, record: dict[str, Any], schema: Schema) -> None:
+    def create(self, record: JsonObject, schema: Schema) -> None:
         try:
             self._clear()
             self._create_arrays(schema)
@@ -152,7 +153,7 @@ class ZarrStore(Store):
         about["consolidated_metadata"] = {"kind": "inline", "must_understand": False, "metadata": nodes}
         self._replace(self.path / "zarr.json", json.dumps(about, indent=2))
 
-    def record(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    def record(self) -> tuple[JsonObject, dict[str, np.ndarray]]:
         if not self.exists:
             raise FileNotFoundError(f"{self.path} is no study: there is no {HOME}/study.json in it")
         self.check()
@@ -280,7 +281,7 @@ class ZarrStore(Store):
         names = (name[:-5] for name in os.listdir(self._marks) if name.endswith(".json"))
         return {int(name) for name in names if name.isdecimal()}
 
-    def facts(self, chunk: int) -> dict[str, Any]:
+    def facts(self, chunk: int) -> JsonObject:
         found = read_json(self._mark(chunk), "run(repair=True) computes the chunk again")
         if first_mismatch(found, {"files": {str: object}}):
             raise ValueError(f"{self._mark(chunk)} is damaged: run(repair=True) computes the chunk again")
@@ -294,7 +295,7 @@ class ZarrStore(Store):
             found[name] = np.broadcast_to(np.array(array.fill_value, array.dtype), (lanes, *array.shape[dims:]))
         return found
 
-    def write(self, chunk: int, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
+    def write(self, chunk: int, arrays: Mapping[str, np.ndarray], facts: JsonObject) -> None:
         blocks, files = self._blocks(), {}
         position, sizes = blocks.position(chunk), blocks.sizes(chunk)
         for name, values in arrays.items():
@@ -393,7 +394,7 @@ class ZarrStore(Store):
         os.replace(new, path)
         self._synchronise(path.parent)
 
-    def _synchronise_file(self, file: IO[Any]) -> None:
+    def _synchronise_file(self, file: IO) -> None:
         file.flush()
         self._flush(file.fileno())
 
@@ -451,7 +452,7 @@ def _rewrite(descriptor: int, text: str) -> None:
     os.write(descriptor, text.encode())
 
 
-def _bits_of(attributes: Any) -> dict[str, int]:
+def _bits_of(attributes: Mapping) -> dict[str, int]:
     """Returns the numbers of the status bits by name that the attributes of a stored array give;
     names that nobody knows are left out."""
     names, masks = str(attributes.get("flag_meanings", "")).split(), np.ravel(attributes.get("flag_masks", []))

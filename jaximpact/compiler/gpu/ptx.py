@@ -9,9 +9,13 @@ from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from ..scalar import Unsupported
+
+if TYPE_CHECKING:
+    from llvmlite.binding import ModuleRef, TargetMachine
 
 TRIPLE = "nvptx64-nvidia-cuda"
 # the oldest devices that have all instructions used; drivers compile its code for every later one
@@ -62,17 +66,17 @@ def _target() -> tuple[Any, Any]:
         raise ImportError(f"llvmlite knows no NVIDIA GPUs: {error}") from error
 
 
-def _of_device(module: Any, machine: Any) -> Any:
+def _of_device(module: ModuleRef, machine: TargetMachine) -> Any:
     module.triple, module.data_layout = TRIPLE, str(machine.target_data)
     return module
 
 
-def _external(module: Any) -> list:
+def _external(module: ModuleRef) -> list:
     """Functions that a module calls and does not define."""
     return [f for f in module.functions if f.is_declaration and not f.name.startswith("llvm.")]
 
 
-def _link_library(binding: Any, machine: Any, module: Any, functions: list) -> None:
+def _link_library(binding: ModuleType, machine: TargetMachine, module: ModuleRef, functions: list) -> None:
     """Links NVIDIA's library into ``module``, and defines the missing ``functions`` of the C library as calls of its
     functions ``__nv_...``."""
     lines = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from typing import Any
+from types import ModuleType
 
 QUICK, FULL = (
     0,
@@ -16,7 +16,7 @@ QUICK, FULL = (
 class Target:
     """LLVM's target for this processor, and its compiler; ``binding``: the module `llvmlite.binding`."""
 
-    def __init__(self, binding: Any) -> None:
+    def __init__(self, binding: ModuleType) -> None:
         binding.initialize_native_target()
         binding.initialize_native_asmprinter()
         self.binding, self.cpu = binding, binding.get_host_cpu_name()

@@ -15,7 +15,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from functools import lru_cache
 from threading import Lock
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from ...jaxtools.operating_system import is_windows, math_library
 from .. import disk_cache as cache
@@ -26,6 +27,9 @@ from .elementwise import LIBRARY
 from .emitter import ProgramText
 from .lane_frames import FUNCTION_NAME
 from .optimized_later import is_available, optimize_later
+
+if TYPE_CHECKING:
+    from llvmlite.binding import ExecutionEngine
 
 SYMBOL_TABLE = 2  # section type of symbol tables in ELF files (SHT_SYMTAB)
 # of cached files; part of their keys, since older versions had another layout
@@ -43,8 +47,9 @@ class MachineCode:
     Optimised code may take the place of the first one while the function is in use; ``is_final``: whether none will.
     """
 
-    def __init__(self, engine: Any, address: int, is_final: bool = True) -> None:
-        self.engines, self.is_final = list[Any](), is_final
+    def __init__(self, engine: ExecutionEngine, address: int, is_final: bool = True) -> None:
+        self.engines: list[ExecutionEngine] = []
+        self.is_final = is_final
         self.place = ctypes.c_void_p()  # of the address, for native callers
         self.use(engine, address)
 
@@ -52,7 +57,7 @@ class MachineCode:
     def address(self) -> int:
         return self.place.value or 0
 
-    def use(self, engine: Any, address: int) -> None:
+    def use(self, engine: ExecutionEngine, address: int) -> None:
         """Lets further calls run the function at ``address``, whose code lives as long as ``engine``."""
         self.engines.append(engine)  # all are kept, since calls may still run in earlier code
         self.call: Callable = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4, *[ctypes.c_int64] * 2)(address)
@@ -62,7 +67,7 @@ class MachineCode:
 class Host(Target):
     """This processor: what the writer of programs needs to know of it, and its compiler."""
 
-    def __init__(self, llvmlite: Any) -> None:
+    def __init__(self, llvmlite: ModuleType) -> None:
         binding = llvmlite.binding
         super().__init__(binding)
         found = self.known_features
@@ -83,7 +88,7 @@ class Host(Target):
         parts = (LAYOUT, self.versions, self.machines[FULL].triple, self.cpu, self.features, str(self.level), text)
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
-    def load(self, code: bytes) -> tuple[Any, int]:
+    def load(self, code: bytes) -> tuple[ExecutionEngine, int]:
         """Loads object code; returns the engine that owns it, and the address of its function `FUNCTION_NAME`.
 
         Raises:

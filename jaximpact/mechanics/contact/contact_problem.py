@@ -130,7 +130,7 @@ def _is_semidefinite(a: F_mm) -> B0:
     return jnp.all(jnp.abs(a - a.T) <= small) & jnp.all(jnp.isfinite(pivots) & (pivots > 0))
 
 
-def _on_cones(a: F_nn, b: F_mr, friction: Any, solver: ContactSolver, start: F_mr) -> ContactSolution:
+def _on_cones(a: F_nn, b: F_mr, friction: Array | None, solver: ContactSolver, start: F_mr) -> ContactSolution:
     speed = jnp.max(jnp.abs(lax.stop_gradient(b)), initial=0.0)
     allowed = solver.allowed(speed)
     candidates = jnp.ones(b.shape[0], bool)

@@ -6,8 +6,6 @@ to M^-1 grad f, reaches the target W at arc length s. Christoffel symbols come f
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
@@ -24,7 +22,7 @@ from .solver import ContactSolver, closing_speed
 SUBSTEPS = 2  # RK4 steps along a geodesic whose length is O(h): error O(h^5)
 
 
-def geodesic(problem: Problem, z: F_d, w: F_d, args: Any) -> F_d:
+def geodesic(problem: Problem, z: F_d, w: F_d, args: object) -> F_d:
     """Returns the end point (d,) of the geodesic of the metric M from z with initial velocity w, at parameter 1."""
 
     def kinetic(q: F_d, v: F_d) -> F0:
@@ -41,7 +39,7 @@ def geodesic(problem: Problem, z: F_d, w: F_d, args: Any) -> F_d:
     )
     last = jnp.tile(jnp.array([False, False, False, True]), SUBSTEPS)
 
-    def stage(carry: Any, row: Any) -> tuple[Any, None]:
+    def stage(carry: tuple, row: tuple) -> tuple[tuple, None]:
         (shift, weight), end = row
         start, slope, end_point = carry
         slope = rate(*jax.tree.map(lambda x, k: x + shift * k, start, slope))
@@ -54,7 +52,7 @@ def geodesic(problem: Problem, z: F_d, w: F_d, args: Any) -> F_d:
     return end
 
 
-def project_geodesic(solver: ContactSolver, problem: Problem, target: Target, args: Any) -> Reaction:
+def project_geodesic(solver: ContactSolver, problem: Problem, target: Target, args: object) -> Reaction:
     """Projects a target W onto f >= 0, for a problem with one gap f, along the geodesic from W to the boundary f = 0
     that meets it at right angles.
 
@@ -70,7 +68,7 @@ def project_geodesic(solver: ContactSolver, problem: Problem, target: Target, ar
     def gap(x: F_d) -> F0:
         return problem.gaps(target.time, x, args)[0]
 
-    def defects(x: tuple[F_d, F0], active: Any) -> tuple[F_d, F0]:
+    def defects(x: tuple[F_d, F0], active: Array | bool) -> tuple[F_d, F0]:
         # unknowns: jump = (Z - W)/scale and the speed s/scale along the normal
         jump, speed = x
         z = w + scale * jump

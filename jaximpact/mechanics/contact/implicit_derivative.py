@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.flatten_util import ravel_pytree
+from jax.typing import DTypeLike
 
 from ...jaxtools import linalg
 from ...jaxtools.array_types import F_d, F_m
@@ -25,7 +25,7 @@ def reaction(
     solve: Callable,
     d: int,
     m: int,
-    dtype: Any,
+    dtype: DTypeLike,
     dense: bool = True,
     contacts: Contacts | None = None,
 ) -> Reaction:
@@ -39,7 +39,7 @@ def reaction(
     ``contacts`` may be given: the equations of the derivative are then solved for the acting contacts only.
     """
 
-    def found(_: Any, guess: Any) -> tuple:
+    def found(_: object, guess: object) -> tuple:
         root, aux = solve()
         # carried as real numbers
         return root, tuple(x.astype(dtype) for x in aux)

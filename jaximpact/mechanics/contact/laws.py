@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.typing import DTypeLike
 
 from ...jaxtools import linalg
 from ...jaxtools.array_types import F0, I0, B_m, F_d, F_m, F_mr
@@ -58,7 +59,7 @@ class Reaction(NamedTuple):
         return Reaction(self.jump + second.jump, self.impulse + second.impulse, acts, residual, *counts, friction)
 
     @classmethod
-    def none(cls, d: int, acts: B_m, dtype: Any, friction: FrictionInfo | None = None) -> Reaction:
+    def none(cls, d: int, acts: B_m, dtype: DTypeLike, friction: FrictionInfo | None = None) -> Reaction:
         """Makes a reaction without impulses, in which contacts ``acts`` (m,) should have one;
         ``friction`` as in `exact`."""
         return cls.exact(jnp.zeros(d, dtype), jnp.zeros(acts.shape, dtype), acts, friction)
@@ -106,7 +107,7 @@ class ContactLaw(abc.ABC):
         """
 
     @abc.abstractmethod
-    def position(self, problem: Problem, metric: Metric, target: Target, args: Any) -> Reaction:
+    def position(self, problem: Problem, metric: Metric, target: Target, args: object) -> Reaction:
         """Projects a target onto the admissible positions, in a constant metric."""
 
     def beginning(self, guess: F_mr) -> ContactLaw:
@@ -162,7 +163,7 @@ class Open(ContactLaw):
         acts = acts if candidates is None else acts & candidates
         return Reaction.none(contacts.shape[1], acts, offset.dtype, contacts.slip.still())
 
-    def position(self, problem: Problem, metric: Metric, target: Target, args: Any) -> Reaction:
+    def position(self, problem: Problem, metric: Metric, target: Target, args: object) -> Reaction:
         base, increment = target.base, target.increment
         closing = problem.gaps.closing(target.time, base, increment, args)
         return Reaction.none(len(base), closing, base.dtype)
@@ -216,7 +217,7 @@ class Held(ContactLaw):
         friction = known._replace(impulse=x[:, 1:])
         return Reaction.exact(cones.response @ x.ravel(), x[:, 0], mode != OPEN, friction)
 
-    def position(self, problem: Problem, metric: Metric, target: Target, args: Any) -> Reaction:
+    def position(self, problem: Problem, metric: Metric, target: Target, args: object) -> Reaction:
         w = target.base + target.increment
         z = w + lax.stop_gradient(self.point - w)
         there = problem.gaps.at_instant(metric, target.time, z, args)

@@ -96,7 +96,7 @@ class Solved(ContactLaw):
             pushes = push if slip.scale is None or not push.size else push * slip.scale
             return impulses_beyond(one, cones, matrix, pushes, guess, candidates)
 
-        def modes(cones: ConeProblem, _: Any) -> tuple[I_m, F_mk, None]:
+        def modes(cones: ConeProblem, _: object) -> tuple[I_m, F_mk, None]:
             x, cones, *_others = solve(cones)
             return *cones.modes(x, least), None
 
@@ -114,7 +114,7 @@ class Solved(ContactLaw):
         normal = x[:, 0] if slip.scale is None else x[:, 0] / slip.scale
         return Reaction(cones.response @ x.ravel(), normal, acts, residual, iterations, status, friction)
 
-    def position(self, problem: Problem, metric: Metric, target: Target, args: Any) -> Reaction:
+    def position(self, problem: Problem, metric: Metric, target: Target, args: object) -> Reaction:
         time, base = target.time, target.base
         m, d = problem.count(time, base, args), base.shape[0]
         if m == 0:
@@ -333,16 +333,16 @@ class _ManyPositions(NamedTuple):
     problem: Problem
     metric: Metric
     target: Target
-    args: Any
+    args: object
     guess: F_m | None
     couples: bool
 
-    def contacts(self, jump: F_d) -> Any:
+    def contacts(self, jump: F_d) -> Contacts:
         """Linearises the contacts at the position after a velocity ``jump`` (d,), with gaps in velocity units."""
         found = self.problem.gaps.at_instant(self.metric, self.target.time, self.target.point(jump), self.args)
         return found.at(found.gap / self.target.scale)
 
-    def tolerance(self, asked: Array | float, contacts: Any, jump: F_d) -> F_m:
+    def tolerance(self, asked: Array | float, contacts: Contacts, jump: F_d) -> F_m:
         """Returns for each contact (m,) the larger of the tolerance ``asked`` () and the round-off of positions,
         in velocity units."""
         target, eps = self.target, jnp.finfo(jump.dtype).eps
@@ -382,7 +382,7 @@ class _ManyPositions(NamedTuple):
         return _held(self, x, None)
 
 
-def _held(projection: Any, x: tuple[F_d, F_m], normals: F_md | None) -> tuple[F_d, F_m]:
+def _held(projection: _Positions | _ManyPositions, x: tuple[F_d, F_m], normals: F_md | None) -> tuple[F_d, F_m]:
     """Returns the residual of a projection's equations at x = (jump, impulse), with acting contacts held closed."""
     jump, impulse = x
     target, active = projection.target, lax.stop_gradient(impulse) > 0
@@ -403,7 +403,7 @@ class _Positions(NamedTuple):
     problem: Problem
     metric: Metric
     target: Target
-    args: Any
+    args: object
     normals: F_md | None
     flat: bool
     guess: F_m | None = None

@@ -3,7 +3,7 @@ and with which forces."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -32,14 +32,14 @@ class AccelerationProblem(NamedTuple):
 
     @classmethod
     def at(
-        cls, problem: Problem, t: Array, q: Array, v: Array, args: Any, frame: Array | None = None
+        cls, problem: Problem, t: Array, q: Array, v: Array, args: object, frame: Array | None = None
     ) -> AccelerationProblem:
         """As `of`, without derivatives."""
         return lax.stop_gradient(cls.of(problem, *lax.stop_gradient((t, q, v, args, frame))))
 
     @classmethod
     def of(
-        cls, problem: Problem, t: Array, q: Array, v: Array, args: Any, frame: Array | None = None
+        cls, problem: Problem, t: Array, q: Array, v: Array, args: object, frame: Array | None = None
     ) -> AccelerationProblem:
         """Makes the problem at (t, q, v); ``frame`` as of `Slip.onto`."""
         metric = Metric.at(problem, q, args, t)

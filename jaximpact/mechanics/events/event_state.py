@@ -4,7 +4,7 @@ which closed contacts answer."""
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -35,7 +35,7 @@ class View(NamedTuple):
     joint_force: Array
 
     @classmethod
-    def at(cls, problem: Problem, t: Array, q: Array, v: Array, args: Any) -> View:
+    def at(cls, problem: Problem, t: Array, q: Array, v: Array, args: object) -> View:
         metric = Metric.at(problem, q, args, t)
         free, force = joint_acceleration(problem, metric, t, q, v, args)
         contacts = linearise(problem, metric, t, q, args)
@@ -58,7 +58,7 @@ class Event(NamedTuple):
     speed: Array
 
     @classmethod
-    def at(cls, problem: Problem, t: Array, q: Array, v: Array, args: Any) -> Event:
+    def at(cls, problem: Problem, t: Array, q: Array, v: Array, args: object) -> Event:
         metric = Metric.at(problem, q, args, t)
         contacts = linearise(problem, metric, t, q, args)
         return cls(t, q, v, metric, contacts, contacts.gap_velocity(v))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
@@ -21,7 +19,7 @@ def opens_by_change(
     v: Array,
     stopped: Array,
     closed: Array,
-    args: Any,
+    args: object,
     within: Array,
 ) -> Array:
     """Tests whether one of the ``stopped`` contacts (m,) has no force, and a small change would press or open it, ().
@@ -42,13 +40,13 @@ def opens_by_change(
         contacts = linearise(problem, metric, t, q, args)
         balance, keep = contacts.balance(), stopped | closed
 
-        def gaps(q: Array, numbers: Any) -> Array:
+        def gaps(q: Array, numbers: tuple) -> Array:
             return numbers[0].gaps(t, q, numbers[1])
 
-        def speeds(q: Array, v: Array, numbers: Any) -> Array:
+        def speeds(q: Array, v: Array, numbers: tuple) -> Array:
             return gap_derivatives(numbers[0], t, q, v, numbers[1])[0]
 
-        def pulls(t: Array, q: Array, v: Array, numbers: Any) -> tuple[Array, Array]:
+        def pulls(t: Array, q: Array, v: Array, numbers: tuple) -> tuple[Array, Array]:
             """Returns the accelerations of the coordinates (d,) and of the gaps (m,) without contact forces."""
             problem, args = numbers
             a = acceleration(problem, Metric.at(problem, q, args, t), t, q, v, args)

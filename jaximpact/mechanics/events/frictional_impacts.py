@@ -4,7 +4,7 @@ them too slowly to resolve."""
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -72,7 +72,7 @@ def strike(
         one = partial(frictional_impulses, tolerance=SHARP * unit)
         return impact_impulses(problem.impact_law, e, cones, one, matrix, guess, candidates)
 
-    def modes(cones: ConeProblem, _: Any) -> tuple[Array, Array, None]:
+    def modes(cones: ConeProblem, _: object) -> tuple[Array, Array, None]:
         x, cones, _error = solve(cones)
         return *cones.modes(x, resolution), None
 
@@ -113,7 +113,7 @@ def strike(
 
 def fall_back(
     problem: Problem, flights: ShortFlights, event: Event, slip: Slip, rows: ConeProblem, found: Blow, pull: Array,
-    closed: Array, args: Any,
+    closed: Array, args: object,
 ) -> Blow:  # fmt: skip
     """Keeps contacts closed that the impact ``found`` opens so slowly that they would close again
     before the flight is resolved.
@@ -212,7 +212,7 @@ class WithFriction(NamedTuple):
 
     def doubts(
         self, problem: Problem, event: Event, v: Array, impact: Array, closed: Array, e: Array, spread: Array | None,
-        args: Any,
+        args: object,
     ) -> Array:  # fmt: skip
         """Returns GAP_NOT_DISTANCE where gaps that may curve are no distances."""
         if not problem.gaps.curves(event.t, event.q, args):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -130,7 +130,7 @@ class WithoutFriction(NamedTuple):
 
     def doubts(
         self, problem: Problem, event: Event, v: Array, impact: Array, closed: Array, e: Array, spread: Array | None,
-        args: Any,
+        args: object,
     ) -> Array:  # fmt: skip
         """Returns DERIVATIVE_EVENTS if an inelastic impact leaves contacts closed without force."""
         if spread is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
@@ -35,7 +35,7 @@ class ImpactRecord(NamedTuple):
         return cls(none, unknown, state, state, state, none, jnp.zeros((), jnp.int32), kind)
 
     def with_impacts(
-        self, struck: Array, t: Array, q: Array, before: Array, after: Array, impulse: Array, kind: Any = None
+        self, struck: Array, t: Array, q: Array, before: Array, after: Array, impulse: Array, kind: Array | None = None
     ) -> ImpactRecord:
         """Adds one impact at time t for each contact of the mask ``struck`` (m,), in ascending order; ``impulse`` (m,)
         are their impulses, the position is q and the velocities are ``before`` and ``after`` (d,).

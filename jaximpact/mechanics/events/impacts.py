@@ -70,7 +70,7 @@ def may_be_first(oblique: Array, event: Event, closed: Array, impact: Array, spr
 
 
 def order_matters(
-    problem: Problem, event: Event, closed: Array, candidates: Array, e: Array, spread: Array, args: Any
+    problem: Problem, event: Event, closed: Array, candidates: Array, e: Array, spread: Array, args: object
 ) -> Array:
     """Tests whether the order of impacts at nearly the same time matters to first order, ().
 
@@ -82,7 +82,7 @@ def order_matters(
     t, q, v, _, contacts, speed = lax.stop_gradient(event)
     e, spread, args = lax.stop_gradient((e, spread, args))
 
-    def accelerations(t: Array, q: Array, v: Array, args: Any) -> tuple[Array, Array]:
+    def accelerations(t: Array, q: Array, v: Array, args: object) -> tuple[Array, Array]:
         """Returns the accelerations of the coordinates (d,) and of the gaps (m,) without contact forces."""
         a = acceleration(problem, Metric.at(problem, q, args, t), t, q, v, args)
         return a, contacts.velocity(a) + gap_derivatives(problem, t, q, v, args)[1]
@@ -191,7 +191,7 @@ class Before(Protocol):
 
     def doubts(
         self, problem: Problem, event: Event, v: Array, impact: Array, closed: Array, e: Array, spread: Array | None,
-        args: Any,
+        args: object,
     ) -> Array:  # fmt: skip
         """Returns status bits (): what remains in doubt behind an ``impact`` (m,) with velocity v (d,) after it, and
         contacts that are ``closed`` (m,) then."""
@@ -292,7 +292,7 @@ def collision_status(
     return status | restitution_status(e, impact) if callable(problem.restitution) else status
 
 
-def lasting_at_end(kinks: Kinks | None, event: Event, closed: Array, args: Any) -> tuple[Array, Array]:
+def lasting_at_end(kinks: Kinks | None, event: Event, closed: Array, args: object) -> tuple[Array, Array]:
     """Finds which of the ``closed`` contacts (m,) are still closed at the end of a trial,
     and which (m,) are struck by their surface at a kink.
 

@@ -43,7 +43,7 @@ SLIGHT = 1e-6
 
 
 def path_jumped(
-    problem: Problem, touching: Array, start: tuple[Array, Array, Array], end: tuple[Array, Array, Array], args: Any
+    problem: Problem, touching: Array, start: tuple[Array, Array, Array], end: tuple[Array, Array, Array], args: object
 ) -> Array | None:
     """Tests whether the force, the mass or a gap velocity jumps, or an edge releases a contact, on the straight line
     between two points (t, q, v), ().
@@ -61,7 +61,9 @@ def path_jumped(
     return jnp.any(jnp.stack(found)) if found else None
 
 
-def jumps_at_rest(problem: Problem, t: Array, q: Array, v: Array, free: Array, stuck: Array, args: Any) -> Array | None:
+def jumps_at_rest(
+    problem: Problem, t: Array, q: Array, v: Array, free: Array, stuck: Array, args: object
+) -> Array | None:
     """Tests whether the force jumps with the velocity where ``stuck`` contacts (m,) would leave rest, between v and the
     velocity ``free`` of them, ().
 
@@ -93,14 +95,14 @@ class TouchingRates:
     def may_end(self) -> bool:
         return False
 
-    def sides(self, t: Array, q: Array, v: Array, args: Any) -> Sides:
+    def sides(self, t: Array, q: Array, v: Array, args: object) -> Sides:
         return self.gaps.sides(t, q, args)
 
-    def both(self, t: Array, q: Array, v: Array, args: Any) -> tuple[Any, Sides]:
+    def both(self, t: Array, q: Array, v: Array, args: object) -> tuple[list[Array], Sides]:
         sides = self.sides(t, q, v, args)
         return self.frozen(sides, t, q, v, args), sides
 
-    def frozen(self, sides: Sides, t: Array, q: Array, v: Array, args: Any) -> Any:
+    def frozen(self, sides: Sides, t: Array, q: Array, v: Array, args: object) -> list[Array]:
         a = acceleration(self.problem, Metric.at(self.problem, q, args, t), t, q, v, args)
         gaps = lambda s: self.gaps.frozen(sides, t + s, q + s * (v + s / 2 * a), args)
         now, one = jnp.zeros_like(t), jnp.ones_like(t)
@@ -109,7 +111,9 @@ class TouchingRates:
         return [jnp.where(self.touching, x, 0) for x in (gap, rate, jnp.maximum(second, 0))]
 
 
-def jumps_between(function: Any, start: Any, end: Any, fixed: Sequence, size: Callable[[Crossing], Any]) -> Array:
+def jumps_between(
+    function: Any, start: tuple, end: tuple, fixed: Sequence, size: Callable[[Crossing], list[Array]]
+) -> Array:
     """Tests whether a function with switches jumps, or has an infinite slope at a switch, between two points, ();
     searches only if sides differ.
 
@@ -125,7 +129,7 @@ def jumps_between(function: Any, start: Any, end: Any, fixed: Sequence, size: Ca
 
 
 def search(
-    function: Any, start: Any, end: Any, fixed: Sequence, size: Callable[[Crossing], Any]
+    function: Any, start: tuple, end: tuple, fixed: Sequence, size: Callable[[Crossing], list[Array]]
 ) -> tuple[Crossing, Array]:
     """Locates where a function with switches changes sides between two points, and tests whether it jumps there, ().
 
@@ -152,13 +156,13 @@ def search(
     return found, jnp.any(jnp.stack(jumps))
 
 
-def steep_at(function: Any, found: Crossing, fixed: Sequence, size: Callable[[Crossing], Any]) -> Array:
+def steep_at(function: Any, found: Crossing, fixed: Sequence, size: Callable[[Crossing], list[Array]]) -> Array:
     """Tests whether a function has an infinite slope at a border that a path has crossed, as sqrt(max(q, 0)) at q = 0,
     (). Arguments as of `search`."""
     if not function.may_end():
         return jnp.zeros((), bool)
 
-    def beside(sides: Sides, start: Any, value: Any, way: int) -> list[Array]:
+    def beside(sides: Sides, start: tuple, value: Sequence, way: int) -> list[Array]:
         at = lambda widths: tuple(
             x + way * widths * (b - a) for x, a, b in zip(start, found.before, found.after, strict=True)
         )
@@ -177,16 +181,16 @@ def _steep(near: Array, far: Array, size: Array) -> Array:
     return jnp.any((near > STEEP * far) & (2**HALVINGS * near > SEEN * size))
 
 
-def size_of_values(found: Crossing) -> Any:
+def size_of_values(found: Crossing) -> list[Array]:
     """Returns the ``size`` of values for `search`: the sum of their magnitudes before and after a crossing."""
     return [jnp.abs(x) + jnp.abs(y) for x, y in zip(found.value_before, found.value_after, strict=True)]
 
 
-def size_of_terms(problem: Problem, args: Any) -> Callable[[Crossing], Any]:
+def size_of_terms(problem: Problem, args: object) -> Callable[[Crossing], list[Array]]:
     """Returns the function ``size`` of `search` for `TouchingRates`: as these are zero in contact,
     the magnitudes of their terms."""
 
-    def size(found: Crossing) -> Any:
+    def size(found: Crossing) -> list[Array]:
         t, q, v = found.before
         gap, matrix = problem.gaps.jacobian(t, q, args)
         matrix, a = jnp.abs(matrix), acceleration(problem, Metric.at(problem, q, args, t), t, q, v, args)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -31,7 +31,7 @@ class Place(NamedTuple):
     frame: Array | None
 
     @classmethod
-    def at(cls, problem: Problem, t: Array, q: Array, v: Array, args: Any, frame: Array | None) -> Place:
+    def at(cls, problem: Problem, t: Array, q: Array, v: Array, args: object, frame: Array | None) -> Place:
         metric = Metric.at(problem, q, args, t)
         free, joint_force = joint_acceleration(problem, metric, t, q, v, args)
         contacts = linearise(problem, metric, t, q, args)
@@ -114,7 +114,7 @@ def braking(rows: ConeProblem, velocity: Array, kept: Array, still: Array) -> Ar
     return cones.in_modes(jnp.zeros_like(velocity), mode, jnp.ones_like(velocity[:, 1:]))
 
 
-def held_velocity(problem: Problem, t: Array, h: Array, q: Array, v: Array, closed: Array, args: Any) -> Array:
+def held_velocity(problem: Problem, t: Array, h: Array, q: Array, v: Array, closed: Array, args: object) -> Array:
     """Corrects the velocity v (d,) at the start of a motion so that contacts that stick have no slip.
 
     The value changes by rounding only, but derivatives change. ``closed`` (m,): mask of closed contacts.

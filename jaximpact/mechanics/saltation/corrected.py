@@ -25,6 +25,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.typing import DTypeLike
 
 from ...jaxtools.batched_branch import run_where_needed
 from ...jaxtools.derivative_rules import graft_once, graft_tree
@@ -368,7 +369,7 @@ def velocity_at_row_time(
     return graft_once(v, v + jnp.where(apart, lax.stop_gradient(scheme.traits.lag * h) * a, 0))
 
 
-def steps_since(state: Tracked, dtype: Any) -> Array:
+def steps_since(state: Tracked, dtype: DTypeLike) -> Array:
     """Returns the number (m,) of steps since an impact moved what each gap depends on, 0 before any."""
     return jnp.where(state.struck == NEVER, 0, state.n - state.struck).astype(dtype)
 
@@ -385,7 +386,7 @@ def with_new_pairs(problem: Problem, motion: Motion, state: Tracked) -> Tracked:
 
 
 def errors_of_gaps(
-    problem: Problem, times: ImpactTimes, n: Array, t: Array, q: Array, args: Any, known: tuple
+    problem: Problem, times: ImpactTimes, n: Array, t: Array, q: Array, args: object, known: tuple
 ) -> tuple[Array, Array]:
     """Returns `ImpactTimes.of_gaps` of all gaps at (t, q), without the zeros of their
     gradients where these are known."""

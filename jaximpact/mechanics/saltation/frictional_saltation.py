@@ -4,7 +4,7 @@ and which contacts load each other."""
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -124,7 +124,7 @@ def cross(
 
     # Coulomb's and Newton's law
     def law(
-        problem: Problem, given: Array, t: Array, q: Array, v: Array, args: Any
+        problem: Problem, given: Array, t: Array, q: Array, v: Array, args: object
     ) -> tuple[ConeProblem, Array, Joints]:
         metric = Metric.at(problem, q, args, t)
         contacts = linearise(problem, metric, t, q, args)._replace(slip=Slip.at(problem, metric, t, q, v, args))
@@ -152,7 +152,7 @@ def cross(
     if cones.static is not None:
         mode = jnp.where(held, jnp.where(jnp.any(slip_direction != 0, axis=1), SLIP, STICK), OPEN)
 
-        def found_modes(cones: ConeProblem, _: Any) -> tuple[Array, Array, None]:
+        def found_modes(cones: ConeProblem, _: object) -> tuple[Array, Array, None]:
             x, cones, _error = percussion(cones)
             return *cones.modes(x, speed), None
 

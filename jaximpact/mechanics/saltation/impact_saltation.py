@@ -47,7 +47,7 @@ class Instant(NamedTuple):
     noise: Array
     threshold: Array
     acceleration: Array
-    joints: Any  # Joints
+    joints: Any
     joint_force: Array
 
     def joint_forces(self, force: Array) -> Array:
@@ -107,7 +107,7 @@ def solve_active_forces(
     """
     balance, known = lax.stop_gradient(contacts).balance(), lax.stop_gradient(offset)
 
-    def released(force: Array, acting: Array, last: Any) -> Array:
+    def released(force: Array, acting: Array, last: Array | bool) -> Array:
         pull = jnp.where(acting & ~always, -force, -jnp.inf)
         lets_go = pull >= 0 if slack is None else pull > slack
         return lets_go & ((pull >= jnp.max(pull)) | last)
@@ -150,7 +150,7 @@ class StateAfterImpacts(NamedTuple):
 
 
 def cross_impacts(
-    problem: Problem, motion: Motion, at: At, here: Instant, current: Contact, resolution: Any, branches: bool
+    problem: Problem, motion: Motion, at: At, here: Instant, current: Contact, resolution: Array | float, branches: bool
 ) -> StateAfterImpacts:  # fmt: skip
     """Returns the state after the impacts of a step, as if all were at one instant, with the derivative of crossing
     them in the order of arrival.

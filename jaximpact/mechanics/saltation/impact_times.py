@@ -54,7 +54,7 @@ class ImpactTimes(NamedTuple):
         """Returns the time (n,) from the latest impact of each part to the step of number n, 0 before any."""
         return jnp.where(self.latest >= 0, elapsed(h, self.latest, n), 0)
 
-    def of_gaps(self, n: Array, metric: Metric, by_entry: Callable[..., Any], known: tuple) -> tuple[Array, Array]:
+    def of_gaps(self, n: Array, metric: Metric, by_entry: Callable[..., Array], known: tuple) -> tuple[Array, Array]:
         """Returns what `Tracked` holds of each gap (m,) at the step of number n: when it was ``struck``,
         and how much it is ``aside``.
 
@@ -115,7 +115,7 @@ class ImpactTimes(NamedTuple):
         return lax.stop_gradient(ImpactTimes(latest, early, late, aside, speed))
 
 
-def parts_of(problem: Problem, metric: Metric, contacts: Any, t: Array, q: Array, v: Array, args: Any) -> int:
+def parts_of(problem: Problem, metric: Metric, contacts: Any, t: Array, q: Array, v: Array, args: object) -> int:
     """Returns into how many equal parts the coordinates can be cut such that no part acts on another except through
     contacts; found from the structure of the force, not from values."""
     d, shape = len(q), np.shape(metric.matrix)
@@ -175,7 +175,7 @@ def of_contacts(contacts: Any, v: Array, speed: Array, delays: Array) -> Array:
     return whole + jnp.where(speed > 0, jnp.maximum(apart, 0) / jnp.where(speed > 0, speed, 1), 0)
 
 
-def elapsed(h: Array, first: Array, last: Any) -> Array:
+def elapsed(h: Array, first: Array, last: Array) -> Array:
     """Returns the time between two steps, given by their numbers ``first`` and ``last``."""
     return h * (last - first).astype(h.dtype)
 
@@ -190,7 +190,7 @@ def impact_time_errors(traits: Traits, speed: Array, threshold: Array, flight: A
     return jnp.where(speed > threshold, 0.125 * traits.steps * flight * threshold / jnp.where(speed > 0, speed, 1), 0)
 
 
-def status_at_end(problem: Problem, scheme: Scheme, motion: Motion, steps: Any, state: Any) -> Array:
+def status_at_end(problem: Problem, scheme: Scheme, motion: Motion, steps: Array, state: Any) -> Array:
     """Returns DERIVATIVE_AT_END if an impact may lie so near the end of the motion that it may be before or after it.
 
     That holds for impacts within a step or two of the end, plus the errors of impact times accumulated so far; for a

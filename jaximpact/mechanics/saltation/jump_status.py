@@ -196,7 +196,7 @@ def _contact(before: Any, after: Any, impulse: Array) -> tuple[Array, Array]:
 
 
 def _off_border(
-    problem: Problem, motion: Motion, n: Array, start: tuple, end: tuple, operands: tuple[Any, Any, Any, Any]
+    problem: Problem, motion: Motion, n: Array, start: tuple, end: tuple, operands: tuple[Array, Array, Array, object]
 ) -> tuple:
     """Returns the ``start`` (t, q, v) of a step's path, of the first step a little further on if the motion
     begins on a border and stays on it.

@@ -15,7 +15,7 @@ Bifurcations of Non-Smooth Mechanical Systems (2004)).
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +34,9 @@ from ..status import Status, as_status
 from .frictional_saltation import cross, loaded_together
 from .impact_saltation import Contact, observe, start_and_phase
 from .tracked import LASTING, NEARLY, Edge, Salted, Tracked
+
+if TYPE_CHECKING:
+    from ..scheme import State
 
 MATRICES = 32  # of two rows for each contact, that a step with derivatives of listed bodies holds at once
 
@@ -116,7 +119,7 @@ def modes_at_start(problem: Problem, motion: Motion, state: Tracked, info: Info)
     if state.state.friction is not None:
         return state._replace(friction=state.state.friction, edge=Edge.unknown(state.gap)), info
     closed, some = state.last == LASTING, problem
-    rows: Any = slice(None)
+    rows: slice | Array = slice(None)
     if problem.gaps.local:
         rows, status = rows_of_list(problem, closed, state.gap)
         some, info = with_contacts(problem, rows, len(closed)), info._replace(status=info.status | status)
@@ -148,7 +151,7 @@ def rows_of_list(problem: Any, matters: Array, gap: Array) -> tuple[Array, Array
 
 
 def margins(
-    problem: Problem, motion: Motion, before: Any, w: Array, impulse: Array, current: FrictionInfo, cones: ConeProblem
+    problem: Problem, motion: Motion, before: State, w: Array, impulse: Array, current: FrictionInfo, cones: ConeProblem
 ) -> Array:
     """Returns how far contacts (m,) are from a change of mode after a step, as a velocity, without derivatives:
     see `Edge`.
@@ -182,7 +185,7 @@ class ModeChanges(NamedTuple):
 def reverse(
     problem: Problem,
     motion: Motion,
-    before: Any,
+    before: State,
     begin: AccelerationProblem,
     closed: Array,
     modes: tuple[FrictionInfo, FrictionInfo],
@@ -229,7 +232,7 @@ def reverse(
 def break_away(
     problem: Problem,
     motion: Motion,
-    before: Any,
+    before: State,
     begin: AccelerationProblem,
     closed: Array,
     previous: FrictionInfo,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import DTypeLike
 
 from ...jaxtools.empty import empty
 from ..contact.friction.cones import OPEN, STICK
@@ -16,6 +17,9 @@ from ..linearisation import Metric
 from ..motion import At
 from .impact_saltation import Contact, Instant
 from .impact_times import ImpactTimes
+
+if TYPE_CHECKING:
+    from ..scheme import State
 
 FREE, IMPACT, REBOUND, LASTING = 0, 1, 2, 3  # what a contact did in a step; REBOUND ends the impact of the step before
 NEARLY = 2  # times the largest change in a step: margins below which a contact only just sticks or slips
@@ -44,7 +48,7 @@ class Edge(NamedTuple):
         return cls(none - 1, none, none, none)
 
     @classmethod
-    def none(cls, dtype: Any) -> Edge:
+    def none(cls, dtype: DTypeLike) -> Edge:
         """Makes the edge of contacts whose margins do not matter, of size 0."""
         return cls(*[empty(dtype, 0)] * 4)
 
@@ -94,7 +98,7 @@ class Tracked(NamedTuple):
         edge: margins of the contacts from slip, or from rest; of size 0 where static friction equals that of slip.
     """
 
-    state: Any
+    state: State
     last: Array
     met: Array
     times: ImpactTimes

@@ -27,6 +27,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.typing import ArrayLike, DTypeLike
 
 from ...jaxtools.argument_checks import is_traced
 from ...jaxtools.derivative_rules import forward_only
@@ -157,7 +158,7 @@ class EventDriven(Scheme):
             return jnp.broadcast_to(most, speed.shape)
         return times_off(self.tolerance(speed.dtype), most, state.error, state.q, contacts, speed)
 
-    def check(self, problem: Problem, e: Any, m: int) -> None:
+    def check(self, problem: Problem, e: ArrayLike, m: int) -> None:
         super().check(problem, e, m)
         if self.order not in TABLEAUS:
             raise ValueError(f"EventDriven(order=...) must be 8, 5 or 2, got {self.order}")
@@ -270,7 +271,7 @@ class EventDriven(Scheme):
             totals.spread,
         ), info
 
-    def tolerance(self, dtype: Any) -> Tolerance:
+    def tolerance(self, dtype: DTypeLike) -> Tolerance:
         """Returns the error tolerance in a precision ``dtype``, raised to its round-off."""
         rounding = 32 * float(jnp.finfo(dtype).eps)
         relative, absolute = (frozen(jnp.asarray(x, dtype)) for x in (self.rtol, self.atol))

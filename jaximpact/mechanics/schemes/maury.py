@@ -20,7 +20,7 @@ References:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -134,7 +134,7 @@ class Maury(Scheme):
 
 
 def ahead_of_kinks(
-    problem: Problem, metric: Metric, t: Array, q: Array, shift: Array, contacts: Contacts, args: Any
+    problem: Problem, metric: Metric, t: Array, q: Array, shift: Array, contacts: Contacts, args: object
 ) -> Contacts:
     """Returns the ``contacts`` at (t, q), but gaps with a concave kink ahead are linearised on the side beyond it.
 

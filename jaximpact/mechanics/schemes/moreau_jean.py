@@ -26,6 +26,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.typing import ArrayLike
 
 from ...jaxtools.derivative_rules import graft
 from ...jaxtools.jaxpr_tools import depends_on
@@ -71,7 +72,7 @@ class MoreauJean(Scheme):
     activation: float = 0.5
     newton: int = field(default=2, metadata={"static": True})
 
-    def check(self, problem: Problem, e: Any, m: int) -> None:
+    def check(self, problem: Problem, e: ArrayLike, m: int) -> None:
         if not 0 <= self.theta <= 1:
             raise ValueError(f"MoreauJean(theta={self.theta!r}): theta must lie in [0, 1]")
         super().check(problem, e, m)
@@ -289,7 +290,7 @@ class MoreauJean(Scheme):
 
     @staticmethod
     def lasting(
-        problem: Problem, law: ContactLaw, contacts: Contacts, t: Array, state: State, acts: Array, args: Any
+        problem: Problem, law: ContactLaw, contacts: Contacts, t: Array, state: State, acts: Array, args: object
     ) -> Array | None:
         """Returns the contacts (m,) that the next step treats as active whatever their gaps; None where gaps decide.
 
@@ -399,18 +400,18 @@ class MoreauJean(Scheme):
         return Metric.from_iteration_matrix(jax.jacfwd(defect)(w), metric.joints), w
 
 
-def has_known_force(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> bool:
+def has_known_force(problem: Problem, t: Array, q: Array, v: Array, args: object) -> bool:
     """Tests whether the generalised force is known ahead of the motion: whether its jaxpr uses neither q nor v."""
     return not depends_on(problem.generalised_force, (t, q, v, args), (1, 2))
 
 
-def needs_no_memory(problem: Problem, t: Array, q: Array, args: Any) -> bool:
+def needs_no_memory(problem: Problem, t: Array, q: Array, args: object) -> bool:
     """Tests whether gaps are enough to tell which contacts are active: no gradient depends on t or q, and there are
     neither joints nor friction."""
     return problem.gaps.is_steady(t, q, args) and not (problem.jointed or problem.rubs)
 
 
-def delay(e: Any) -> tuple[Array, Array]:
+def delay(e: ArrayLike) -> tuple[Array, Array]:
     """Returns by how many steps the scheme may be (ahead, behind) after an impact, see `Traits.delay`.
 
     In the step of an impact the body goes too far by up to (1 + e) h times its velocity before the impact, on average

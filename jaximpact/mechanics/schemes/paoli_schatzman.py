@@ -25,6 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.typing import ArrayLike
 
 from ...jaxtools import linalg
 from ...jaxtools.argument_checks import is_traced
@@ -78,7 +79,7 @@ class PaoliSchatzman(Scheme):
     fixed_point_tolerance: float = 1e-13
     fixed_point_count: int = field(default=30, metadata=static)
 
-    def check(self, problem: Problem, e: Any, m: int) -> None:
+    def check(self, problem: Problem, e: ArrayLike, m: int) -> None:
         for name, allowed in CHOICES.items():
             value = getattr(self, name)
             if value not in allowed and not (name == "start" and callable(value)):
@@ -236,7 +237,7 @@ class PaoliSchatzman(Scheme):
         def update(centred: Array) -> Array:
             return 0.5 * (v + advance(metric.solve(problem.generalised_force(t, q, centred, args))))
 
-        def solve(_: Any, guess: Array) -> tuple[Array, Array]:
+        def solve(_: object, guess: Array) -> tuple[Array, Array]:
             def body(carry: tuple) -> tuple:
                 k, x, _ = carry
                 new = update(x)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax.numpy as jnp
 from jax import Array, lax
 
@@ -40,7 +38,7 @@ def modes_at_start(problem: Problem, metric: Metric, motion: Motion, closed: Arr
 
 
 def scale_status(
-    problem: Problem, metric: Metric, contacts: Contacts, t: Array, state: State, found: Reaction, args: Any
+    problem: Problem, metric: Metric, contacts: Contacts, t: Array, state: State, found: Reaction, args: object
 ) -> Array:
     """Returns `distance_status` of the contacts that last in a step from ``state`` at t; nothing where gradients never
     change, which the start looks at."""
@@ -51,7 +49,7 @@ def scale_status(
 
 
 def scale_at_start(
-    problem: Problem, metric: Metric, contacts: Contacts, closed: Array, t: Array, q: Array, args: Any
+    problem: Problem, metric: Metric, contacts: Contacts, closed: Array, t: Array, q: Array, args: object
 ) -> Array:
     """Returns `distance_status` of the ``closed`` contacts (m,) at a start, or of all where gradients never change,
     ()."""
@@ -76,7 +74,7 @@ def momentum_of(contacts: Contacts, found: Reaction) -> Array:
     return normal + contacts.slip.push(found.friction.impulse) if contacts.slip.k else normal
 
 
-def status_of_rest(problem: Problem, t: Array, q: Array, w: Array, free: Array, found: Reaction, args: Any) -> Array:
+def status_of_rest(problem: Problem, t: Array, q: Array, w: Array, free: Array, found: Reaction, args: object) -> Array:
     """Returns EVENTS_UNRESOLVED if the force jumps where static friction holds a contact, so that both hold together.
 
     (t, q, w): the state after the step; ``free`` (d,): the velocity there without impulses; ``found``:

@@ -3,8 +3,6 @@ with the derivative of the event's time."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -26,7 +24,7 @@ NOTHING = 1e-3
 
 
 def at_impact(
-    problem: Problem, hold: Hold, t: Array, trial_end: Base, impact: Array, substep: Array, args: Any
+    problem: Problem, hold: Hold, t: Array, trial_end: Base, impact: Array, substep: Array, args: object
 ) -> tuple[Array, Array, Array]:
     """Returns the delay () after t at which the gap of the contact of an ``impact`` (m,) is zero, and q,
     v (d,) at that time.
@@ -63,7 +61,7 @@ def base_at(
     loosed: Array,
     substep: Array,
     atol: Array,
-    args: Any,
+    args: object,
 ) -> tuple[Base, Array]:
     """Makes the base of the next trials at a state, and its status bits ().
 

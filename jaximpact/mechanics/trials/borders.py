@@ -3,7 +3,7 @@ which border it slides."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,9 @@ from .pieces import Pieces, Where
 from .searches import CLOSE, SETTLED, STEPPING, SWITCH, TOGETHER, Search, Verdict, safeguarded_newton
 from .stops import move_to_zero
 from .trial import Base, Hold, LevelValues, Trial, cubic, first_root, frozen, held, least_gaps
+
+if TYPE_CHECKING:
+    from .pieces import Held
 
 NOTHING = 1e-3  # of the tolerance: levels that count as zero
 ROUNDING = 64  # roundings of the terms of a level, up to which it counts as zero
@@ -86,7 +89,7 @@ def seek_border(
 
 
 def meet_border(
-    pieces: Pieces, hold: Hold, switched: Array, t: Array, trial_end: Base, substep: Array, args: Any
+    pieces: Pieces, hold: Hold, switched: Array, t: Array, trial_end: Base, substep: Array, args: object
 ) -> tuple[Base, Array]:
     """Moves the end ``trial_end`` of a trial onto the border of the level that has ``switched`` (k,), by
     `stops.move_to_zero`; also returns status bits.
@@ -97,7 +100,7 @@ def meet_border(
     slid = switched & pieces.slid(trial_end.where)
     crossed = switched & ~slid
 
-    def value(t: Array, q: Array, v: Array, args: Any) -> Array:
+    def value(t: Array, q: Array, v: Array, args: object) -> Array:
         level = jnp.sum(jnp.where(crossed, pieces.levels(trial_end.where.sides, t, q, v, args), 0))
         if len(pieces.steep) == 0:
             return level
@@ -120,7 +123,7 @@ def border_status(
     off: Array,
     end: tuple[Array, Array, Array],
     closed: Array,
-    args: Any,
+    args: object,
 ) -> Array:
     """Returns the status of derivatives at the ``end`` (t, q, v) of a trial, with ``closed`` contacts (m,).
 
@@ -146,7 +149,7 @@ def border_status(
     return as_status(lax.cond(jnp.any(near), jumps, lambda: jnp.zeros((), bool)), Status.DERIVATIVE_JUMP)
 
 
-def _jumps(pieces: Pieces, of: list[Sides], t: Array, q: Array, v: Array, closed: Array, args: Any) -> Array:
+def _jumps(pieces: Pieces, of: list[Sides], t: Array, q: Array, v: Array, closed: Array, args: object) -> Array:
     """Tests whether accelerations, or velocities that joints and slips prescribe, differ on two lists of sides,
     given as ``of``, ().
 
@@ -173,7 +176,7 @@ def _resets(pieces: Pieces, near: Array) -> Array:
     return jnp.any(near[pieces.stated]) & (pieces.problem.reset is not None)
 
 
-def jumps_beyond(pieces: Pieces, sides: Sides, near: Array, here: tuple[Array, Array, Array], args: Any) -> Array:
+def jumps_beyond(pieces: Pieces, sides: Sides, near: Array, here: tuple[Array, Array, Array], args: object) -> Array:
     """Tests whether the force or the mass jumps across one of the borders whose levels are ``near`` zero (k,) at the
     state ``here`` (t, q, v), ().
 
@@ -243,7 +246,7 @@ def settle_sides(
     loosed: Array,
     atol: Array,
     span: Array,
-    args: Any,
+    args: object,
     off: Array | None = None,
     by: By | None = None,
 ) -> SettledSides:
@@ -285,7 +288,7 @@ def settle_sides(
 
 
 def rounding_of_levels(
-    pieces: Pieces, sides: Sides, t: Array, q: Array, v: Array, a: Array, atol: Array, span: Array, args: Any
+    pieces: Pieces, sides: Sides, t: Array, q: Array, v: Array, a: Array, atol: Array, span: Array, args: object
 ) -> Array:
     """Returns how far below zero the levels (k,) of given sides may be; a (d,): acceleration,
     the others as of `settle_sides`."""
@@ -295,7 +298,7 @@ def rounding_of_levels(
     return NOTHING * atol + ROUNDING * jnp.finfo(q.dtype).eps * (terms + span * jnp.abs(rate))
 
 
-def levels_and_terms(pieces: Pieces, sides: list, t: Array, q: Array, v: Array, args: Any) -> tuple[Array, Array]:
+def levels_and_terms(pieces: Pieces, sides: list, t: Array, q: Array, v: Array, args: object) -> tuple[Array, Array]:
     """Returns levels (k,) and estimates (k,) of the magnitudes of their terms, from which round-off follows.
 
     The estimates are derivatives in the direction (t, 0.618 q, 1.618 v),
@@ -319,7 +322,7 @@ def _settle_near_border(
     loosed: Array,
     atol: Array,
     span: Array,
-    args: Any,
+    args: object,
     by: By | None,
 ) -> SettledSides:
     """As `settle_sides`, at a state near a border.
@@ -371,7 +374,7 @@ def _settle_near_border(
 
 
 def _side_matters(
-    pieces: Pieces, where: Where, idle: Array, t: Array, q: Array, v: Array, closed: Array, args: Any
+    pieces: Pieces, where: Where, idle: Array, t: Array, q: Array, v: Array, closed: Array, args: object
 ) -> Array:
     """Tests whether the motion depends on the side on which the force is taken, for borders on which nothing moves, ().
 
@@ -438,7 +441,7 @@ def _choice(
     closed: Array,
     loosed: Array,
     atol: Array,
-    now: tuple[Array, Array, Array, Any],
+    now: Held,
 ) -> _Choice:
     """Decides on which borders the motion slides, because the forces of both sides push towards them,
     and which it crosses.
@@ -496,7 +499,7 @@ def cross_apart(pieces: Pieces, sides: list, crossed: Array, main: Array, now: t
 
 
 def status_of_slopes(
-    pieces: Pieces, of: list[Sides], t: Array, q: Array, v: Array, closed: Array, span: Array, args: Any
+    pieces: Pieces, of: list[Sides], t: Array, q: Array, v: Array, closed: Array, span: Array, args: object
 ) -> Array:
     """Returns DERIVATIVE_JUMP if a force has no finite slope at the border where a motion is,
     as sqrt(max(q, 0)) at q = 0.

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
 
 from ..events.event_state import Event
 from ..events.short_flights import ShortFlights
+
+if TYPE_CHECKING:
+    from .jolts import Jolt
 
 
 class Ends(NamedTuple):
@@ -42,7 +45,7 @@ class Arrival(NamedTuple):
     near: Array
     flights: ShortFlights
     spread: Array | None
-    jolt: Any
+    jolt: Jolt
     crossed: Array
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -36,7 +36,7 @@ class _Decision(NamedTuple):
 
 def base_in_modes(
     pieces: Pieces, place: Place, t: Array, elapsed: Array, q: Array, v: Array, closed: Array, where: Modes,
-    change: Change, substep: Array, atol: Array, span: Array, args: Any,
+    change: Change, substep: Array, atol: Array, span: Array, args: object,
 ) -> tuple[Base, Array]:  # fmt: skip
     """As `bases.base_at`, for contacts that rub, which were in the modes ``where``; after a ``change`` Coulomb's law
     says what they do."""

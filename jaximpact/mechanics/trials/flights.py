@@ -23,7 +23,9 @@ def flight(step: Step, state: Any) -> tuple[Trial, Array]:
     pieces, piece = regime.pieces, regime.piece(state.where)
     problem, tolerance, none = pieces.on(piece.sides), scheme.tolerance(q.dtype), jnp.zeros(len(closed), q.dtype)
 
-    def hold(t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any) -> tuple[Array, Array, Array, Array]:
+    def hold(
+        t: Array, q: Array, v: Array, closed: Array, slack: Array, args: object
+    ) -> tuple[Array, Array, Array, Array]:
         a, _, _, of_joints = held(problem, t, q, v, closed[:0], slack, args)
         return a, none, none, of_joints
 

@@ -3,7 +3,7 @@ where their order may change the motion."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,9 @@ from ..status import Status, as_status
 from .borders import jumps_beyond
 from .pieces import Pieces, Where
 from .trial import frozen
+
+if TYPE_CHECKING:
+    from .trial import Base
 
 
 class Coincidence(NamedTuple):
@@ -69,7 +72,7 @@ def status_at_impact(problem: Problem, pieces: Pieces, where: Where, off: Array,
     return lax.cond(jnp.any(coincidence.impact), look, lambda: jnp.zeros((), jnp.int32))
 
 
-def status_behind(pieces: Pieces, after: Any, crossed: Array, t: Array, within: Array, args: Any) -> Array:
+def status_behind(pieces: Pieces, after: Base, crossed: Array, t: Array, within: Array, args: object) -> Array:
     """Returns DERIVATIVE_EVENTS if a motion has closed contacts without force after crossing a border, which a change
     of data may press or open.
 

@@ -8,7 +8,7 @@ velocity jumps, as on a belt that is switched on, a contact that stuck begins to
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
@@ -46,7 +46,7 @@ class Jolt(NamedTuple):
 
 
 def crossed_at(
-    pieces: Pieces, where: Where, switched: Array, t: Array, q: Array, v: Array, a: Array, args: Any
+    pieces: Pieces, where: Where, switched: Array, t: Array, q: Array, v: Array, a: Array, args: object
 ) -> Array:
     """Returns the levels (k,) of time and place whose borders are crossed at a state: those that have ``switched``
     (k,), and others that are zero."""
@@ -66,7 +66,7 @@ def jolt_at(
     closed: Array,
     j: int,
     atol: Array,
-    args: Any,
+    args: object,
 ) -> Jolt:
     """Finds what happens where a motion with velocity v (d,) crosses the borders of levels (k,); ``closed`` (m,):
     contacts; j: number of joints; ``atol`` (): their error."""

@@ -51,7 +51,7 @@ class Turn(NamedTuple):
 
 def keep_events(
     record: ImpactRecord, kinds: tuple[str, ...], turn: Turn, regime: Any, hold: Hold, began: Array,
-    ends: tuple[Base, Base, Base], substep: Array, args: Any,
+    ends: tuple[Base, Base, Base], substep: Array, args: object,
 ) -> tuple[ImpactRecord, Array]:  # fmt: skip
     """Adds the events of some ``kinds`` at the end of a trial to a record, in the order of the kinds and contacts;
     also returns status bits.

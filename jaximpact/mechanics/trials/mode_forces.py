@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
 from jax import Array
@@ -13,6 +13,9 @@ from ..events.rubbing_contacts import Place
 from .modes import Modes, at_limit
 from .trial import frozen
 from .ways import WEAK
+
+if TYPE_CHECKING:
+    from .pieces import Held
 
 
 def rubbing_now(place: Place, where: Modes, closed: Array) -> tuple[Array, Array]:
@@ -50,7 +53,7 @@ def cone_rooms(place: Place, force: Array, near: Array) -> tuple[Array, Array]:
     return room, jnp.ones_like(room)
 
 
-def held_in_modes(place: Place, where: Modes, closed: Array, slack: Array) -> tuple[Array, Array, Array, Any]:
+def held_in_modes(place: Place, where: Modes, closed: Array, slack: Array) -> Held:
     """As `trial.hold`, at a `Place`, with ``closed`` contacts (m,) in their modes; forces are (m, 1 + k)."""
     force, view = forces_in_modes(place, where, closed), place.view
     a = view.free + place.cones.response @ force.ravel()

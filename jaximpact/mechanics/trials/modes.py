@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -51,7 +51,7 @@ class Modes(NamedTuple):
         frame, floor, times = frozen(tangents)[:, : k * space], zero[:, :space], jnp.full(3 * space, jnp.inf, dtype)
         return cls(*none, piece, frame, floor, times, jnp.zeros((NODES * space, m), dtype), jnp.zeros(2 * space, dtype))
 
-    def place(self, problem: Problem, t: Array, q: Array, v: Array, args: Any) -> Place:
+    def place(self, problem: Problem, t: Array, q: Array, v: Array, args: object) -> Place:
         """Returns the `Place` at a state, with tangents turned onto those of these modes."""
         return Place.at(problem, t, q, v, args, self.tangents)
 

@@ -23,7 +23,7 @@ class OnePiece(Pieces):
         self.passes, self.cancels = none.astype(bool), False
         self.steep, self.open = none, none.astype(bool)
 
-    def start(self, t: Array, q: Array, v: Array, args: Any) -> Where:
+    def start(self, t: Array, q: Array, v: Array, args: object) -> Where:
         return Where.none(q.dtype)
 
     def on(self, sides: Sides) -> Problem:

@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.typing import DTypeLike
 
 from ...jaxtools import linalg
 from ...jaxtools.jaxpr_tools import inline_calls, varying_outputs
@@ -55,7 +56,7 @@ Held = tuple[Array, Array, Array, Any]  # as `trial.held` gives
 Pace = tuple[Array, Array, Array]  # time scale (), velocity and acceleration (d,) of a motion
 
 
-def contact_velocities(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> Array:
+def contact_velocities(problem: Problem, t: Array, q: Array, v: Array, args: object) -> Array:
     """Returns what a problem gives of the relative velocities of contacts in one array: slips (m, k), or (m, 1 + k),
     normal components first."""
     normal, along = problem.contact_velocity(t, q, v, args)
@@ -63,7 +64,13 @@ def contact_velocities(problem: Problem, t: Array, q: Array, v: Array, args: Any
 
 
 def switching(
-    problem: Problem, t: Array, q: Array, v: Array, args: Any, reported: Mark = depends_on_place, levels: bool = False
+    problem: Problem,
+    t: Array,
+    q: Array,
+    v: Array,
+    args: object,
+    reported: Mark = depends_on_place,
+    levels: bool = False,
 ) -> dict[str, Callable]:
     """Returns the functions (t, q, v, args) of a problem that prescribe velocities, its joints and slips,
     which have switches, by name.
@@ -97,7 +104,7 @@ class Where(NamedTuple):
     opposite: Sides
 
     @classmethod
-    def none(cls, dtype: Any) -> Where:
+    def none(cls, dtype: DTypeLike) -> Where:
         """Returns the `Where` of a force that has no switches, all of its arrays empty."""
         return cls([], [], jnp.zeros(0, dtype), jnp.zeros((0, 0), bool), [])
 
@@ -172,7 +179,7 @@ class Pieces:
         t: Array,
         q: Array,
         v: Array,
-        args: Any,
+        args: object,
         reported: Mark = depends_on_path,
         kinks: bool = True,
         prescribed: bool = False,
@@ -198,14 +205,14 @@ class Pieces:
                 return found
         return None if stated is None else cls(problem, stated, stated, *at, pace=pace)
 
-    def start(self, t: Array, q: Array, v: Array, args: Any) -> Where:
+    def start(self, t: Array, q: Array, v: Array, args: object) -> Where:
         """Returns the sides on which a motion begins, before borders at its start are treated."""
         sides = self.switches.definite(*frozen((t, q, v, args)))
         n = len(self.steep)
         opposite = [jnp.broadcast_to(side, (n, *side.shape)) for side in sides]
         return Where(sides, sides, jnp.zeros(self.count, q.dtype), jnp.zeros((n, n), bool), opposite)
 
-    def moved_at_start(self, by: By | None, t: Array, q: Array, v: Array, args: Any) -> np.ndarray:
+    def moved_at_start(self, by: By | None, t: Array, q: Array, v: Array, args: object) -> np.ndarray:
         """Returns the mask (k,) of levels whose values at the start of a motion depend on
         what derivatives are taken by.
 
@@ -264,7 +271,7 @@ class Pieces:
         if they have no switches."""
         return self.on(sides) if self.prescribes else self.problem
 
-    def held_on(self, sides: Sides, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any) -> Held:
+    def held_on(self, sides: Sides, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: object) -> Held:
         """Returns the result of `trial.held`, whose other arguments these are, on given sides."""
         return held(self.on(sides), t, q, v, closed, slack, args)
 
@@ -278,7 +285,7 @@ class Pieces:
             mass = lambda q, args: frozen_at(jnp.zeros((), q.dtype), q, jnp.zeros_like(q), args)[1]
         return lambda t, q, v, args: frozen_at(t, q, v, args)[0], mass
 
-    def prescribed_velocities(self, sides: Sides, t: Array, q: Array, v: Array, args: Any) -> Array:
+    def prescribed_velocities(self, sides: Sides, t: Array, q: Array, v: Array, args: object) -> Array:
         """Returns the velocities (n,) that joints and slips with switches prescribe on given sides: with others the
         velocity v (d,) would jump."""
         if not self.prescribes:
@@ -292,7 +299,7 @@ class Pieces:
         """Returns a force on given sides of the borders of ``ends``: ``force`` itself inside, and beyond a border its
         linear extrapolation from inside; for ends that it ``passes`` that is so next to the border alone."""
 
-        def found(t: Array, q: Array, v: Array, args: Any) -> Array:
+        def found(t: Array, q: Array, v: Array, args: object) -> Array:
             d, fixed, eps = len(q), frozen(args), jnp.finfo(q.dtype).eps
             here = frozen(jnp.concatenate([jnp.asarray(t, q.dtype)[None], q, v]))
             surfaces = lambda x: self._levels_of_ends(sides, x[0], x[1 : d + 1], x[d + 1 :], fixed)
@@ -335,13 +342,13 @@ class Pieces:
         flat = jnp.concatenate([x.ravel() for x in found])
         return jnp.where(jnp.isfinite(flat), flat, 1)
 
-    def rates(self, sides: Sides, t: Array, q: Array, v: Array, a: Array, args: Any) -> tuple[Array, Array]:
+    def rates(self, sides: Sides, t: Array, q: Array, v: Array, a: Array, args: object) -> tuple[Array, Array]:
         """Returns the levels of given sides and their rates (k,) along the motion with acceleration a (d,)."""
         along = lambda s: self.levels(sides, t + s, q + s * v, v + s * a, args)
         level, rate = jax.jvp(along, (jnp.zeros_like(t),), (jnp.ones_like(t),))
         return level, jnp.where(jnp.isfinite(rate), rate, 0)
 
-    def vanishing(self, where: Where, crossed: Array, t: Array, q: Array, v: Array, a: Array, args: Any) -> Array:
+    def vanishing(self, where: Where, crossed: Array, t: Array, q: Array, v: Array, a: Array, args: object) -> Array:
         """Returns CONTACTS_NOT_SOLVED if one of the levels ``crossed`` (k,) has no slope where the motion crosses its
         border, as q^3 at q = 0, ().
 
@@ -414,7 +421,7 @@ class Pieces:
             else jnp.sum(jnp.where(place, steep[None, :], 0), axis=1)
         )
 
-    def accelerations(self, of: list[Sides], t: Array, q: Array, v: Array, closed: Array, args: Any) -> Array:
+    def accelerations(self, of: list[Sides], t: Array, q: Array, v: Array, closed: Array, args: object) -> Array:
         """Returns the accelerations (c, d) on each of c choices of sides, the list ``of``,
         with ``closed`` contacts (m,) kept closed."""
         on = lambda sides: self.held_on(sides, t, q, v, closed, jnp.zeros_like(t), args)[0]
@@ -422,7 +429,7 @@ class Pieces:
 
     # sliding
 
-    def each(self, where: Where, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any) -> tuple:
+    def each(self, where: Where, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: object) -> tuple:
         """Returns the results (1 + n, ...) of `trial.held` on both sides of every border on which a motion slides;
         other arguments as there.
 
@@ -444,7 +451,7 @@ class Pieces:
         return lax.map(lambda x: lax.cond(x[0], across, nothing, x[1]), (needed, every))  # compiled once
 
     def blend(
-        self, where: Where, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any
+        self, where: Where, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: object
     ) -> tuple[Held, Array]:
         """Returns the result of `trial.held` for a motion that slides:
         the convex combination of both sides that keeps it on its borders.
@@ -460,14 +467,14 @@ class Pieces:
         """Returns the function that gives accelerations on the sides ``where``, sliding included, with the arguments
         and results of `trial.held`."""
 
-        def found(t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any) -> Held:
+        def found(t: Array, q: Array, v: Array, closed: Array, slack: Array, args: object) -> Held:
             if len(self.steep) == 0:
                 return self.held_on(where.sides, t, q, v, closed, slack, args)
             return self.blend(where, t, q, v, closed, slack, args)[0]
 
         return found
 
-    def watch(self, where: Where, closed: Array, slack: Array, args: Any) -> Callable:
+    def watch(self, where: Where, closed: Array, slack: Array, args: object) -> Callable:
         """Returns the function of (t, q, v, a) by which trials watch the borders: it gives levels and their rates (k,).
 
         For a border on which the motion slides, x (1 - x) takes the place of the level, x being the weight of the force
@@ -491,7 +498,7 @@ class Pieces:
 
         return watched
 
-    def margins(self, where: Where, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any) -> Array:
+    def margins(self, where: Where, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: object) -> Array:
         """Returns x (1 - x), as in `watch`, for the levels on whose borders the motion slides, and zero for the others,
         (k,)."""
         part = self.blend(where, t, q, v, closed, slack, args)[1]
@@ -501,7 +508,7 @@ class Pieces:
         """Returns the mask of levels (k,) on whose borders the motion slides."""
         return self.all_levels(jnp.any(where.slides, axis=0))
 
-    def local(self, where: Where, t: Array, q: Array, v: Array, closed: Array, args: Any) -> Problem:
+    def local(self, where: Where, t: Array, q: Array, v: Array, closed: Array, args: object) -> Problem:
         """Returns the problem whose force is that at a state: on the sides ``where``, or mixed of both sides where the
         motion slides on a border.
 
@@ -511,7 +518,7 @@ class Pieces:
             return self.on(where.sides)
         return self.mixed(where, frozen(self.parts(where, t, q, v, closed, args)))
 
-    def parts(self, where: Where, t: Array, q: Array, v: Array, closed: Array, args: Any) -> Array:
+    def parts(self, where: Where, t: Array, q: Array, v: Array, closed: Array, args: object) -> Array:
         """Returns the weights (n,) of the sides across, as the second result of `blend`;
         zero for a motion that does not slide."""
         slides = lambda: self.blend(where, t, q, v, closed, jnp.zeros_like(t), args)[1]
@@ -522,14 +529,14 @@ class Pieces:
         weights of the forces across these."""
         plain = self.on(where.sides)
 
-        def force(t: Array, q: Array, v: Array, args: Any) -> Array:
+        def force(t: Array, q: Array, v: Array, args: object) -> Array:
             found = plain.generalised_force(t, q, v, args)
             across = lambda sides: self.on(sides).generalised_force(t, q, v, args)
             return found + part @ (lax.map(across, where.opposite) - found[None])
 
         return plain.replace(force=force)
 
-    def put_back(self, where: Where, t: Array, q: Array, v: Array, closed: Array, args: Any) -> Array:
+    def put_back(self, where: Where, t: Array, q: Array, v: Array, closed: Array, args: object) -> Array:
         """Returns the velocity (d,) moved onto the borders on which the motion slides, along the differences of the
         accelerations of both sides."""
         found, rates = self.each(where, t, q, v, closed, jnp.zeros_like(t), args)

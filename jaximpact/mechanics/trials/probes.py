@@ -11,28 +11,32 @@ response where that is shorter.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.typing import ArrayLike
 
 from ...jaxtools.tables import table
 from .tableau import Rows, Tableau, estimate
+
+if TYPE_CHECKING:
+    from .trial import Hold
 
 
 def error_of_changes(
     tableau: Tableau,
     rows: Rows,
-    hold: Any,
+    hold: Hold,
     times: Array,
     q: Array,
     v: Array,
     closed: Array,
     slack: Array,
     s: Array,
-    args: Any,
+    args: object,
     least: Array,
     since: Array,
 ) -> Array:
@@ -89,10 +93,10 @@ def error_of_changes(
     return jnp.max(estimate(jnp.stack([to_v, to_q], axis=1)))
 
 
-def generic_change(args: Any, share: Array) -> Any:
+def generic_change(args: object, share: Array) -> Any:
     """Returns a tangent of args: ``share`` () times the magnitudes of their numbers, or times 1 where a number is 0."""
 
-    def of(x: Any) -> Any:
+    def of(x: ArrayLike) -> Array | np.ndarray:
         x = jnp.asarray(x)
         if not jnp.issubdtype(x.dtype, jnp.inexact):
             return np.zeros(x.shape, jax.dtypes.float0)

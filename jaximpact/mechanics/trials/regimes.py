@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax.numpy as jnp
 from jax import Array
 
@@ -18,7 +16,7 @@ from .trial import frozen
 
 
 def regime_of(
-    problem: Problem, t: Array, q: Array, v: Array, args: Any, by: By | None, pace: Pace | None = None
+    problem: Problem, t: Array, q: Array, v: Array, args: object, by: By | None, pace: Pace | None = None
 ) -> SmoothContacts | RubbingContacts:
     """Returns the contacts of a problem; ``by``: what derivatives are taken by, if known; ``pace`` of its motion, if
     known."""

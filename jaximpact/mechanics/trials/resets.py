@@ -6,8 +6,6 @@ it follows by the chain rule.
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
@@ -31,7 +29,7 @@ def cross_border(
     trial_end: Base,
     substep: Array,
     atol: Array,
-    args: Any,
+    args: object,
 ) -> tuple[Base, Array, Array]:
     """Puts the end ``trial_end`` of a trial on the border of the level that has ``switched`` (k,), and applies the
     reset there if the problem states one.
@@ -47,7 +45,7 @@ def cross_border(
 
 
 def reset_at(
-    pieces: Pieces, switched: Array, t: Array, trial_end: Base, atol: Array, args: Any
+    pieces: Pieces, switched: Array, t: Array, trial_end: Base, atol: Array, args: object
 ) -> tuple[Base, Array, Array]:
     """Applies the reset of the surfaces that have ``switched`` (k,): returns the base after it,
     whether there was one (), and status bits.
@@ -86,7 +84,7 @@ def state_behind(
     closed: Array,
     still: tuple[Array, Array],
     least: tuple[Array, Array],
-    args: Any,
+    args: object,
 ) -> tuple[Array, Array, Array, Array]:
     """Applies the resets of the surfaces that are ``crossed`` (k,), one after the other.
 
@@ -106,7 +104,7 @@ def state_behind(
 
 
 def _accumulate(
-    problem: Problem, crossed: Array, t: Array, before: tuple, after: tuple, least: tuple[Array, Array], args: Any
+    problem: Problem, crossed: Array, t: Array, before: tuple, after: tuple, least: tuple[Array, Array], args: object
 ) -> Array:
     """Tests whether a motion comes back to a ``crossed`` surface at once after a reset,
     so that resets follow each other without end, ().

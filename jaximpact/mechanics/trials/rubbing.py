@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -43,6 +43,9 @@ from .stops import move_to_zero
 from .trial import Base, Hold, LevelValues, Tolerance, frozen
 from .ways import signed
 
+if TYPE_CHECKING:
+    from .pieces import Held
+
 BEGINS = 64  # roundings of time: how far ahead of a start the sides are taken on which a motion begins
 SHARE = 0.8  # of the time in which a slip in space would stop
 
@@ -67,7 +70,7 @@ class RubbingContacts:
 
     @classmethod
     def of(
-        cls, problem: Problem, t: Array, q: Array, v: Array, args: Any, by: By | None, pace: Pace | None = None
+        cls, problem: Problem, t: Array, q: Array, v: Array, args: object, by: By | None, pace: Pace | None = None
     ) -> RubbingContacts:
         pieces = Pieces.of(problem, t, q, v, args, prescribed=True, pace=pace) or OnePiece(problem)
         return cls(pieces, problem.count(t, q, args), by)
@@ -88,7 +91,7 @@ class RubbingContacts:
         """Returns the pieces with accelerations in these modes."""
         return InModes(self.pieces, where, held_in_modes)
 
-    def start(self, h: Array, t: Array, q: Array, v: Array, closed: Array, args: Any) -> tuple[Modes, Array]:
+    def start(self, h: Array, t: Array, q: Array, v: Array, closed: Array, args: object) -> tuple[Modes, Array]:
         """Returns the modes, of open contacts, and the sides with which a motion with steps h begins: on a border,
         those to which it goes; and the velocity (d,) with which it does, as ``closed`` contacts (m,) hold it."""
         further = BEGINS * jnp.finfo(q.dtype).eps * (jnp.abs(t) + h)
@@ -108,7 +111,9 @@ class RubbingContacts:
             status |= jnp.where(begins, doubt, 0)
         return base, status
 
-    def status_of_start(self, where: Modes, h: Array, t: Array, q: Array, v: Array, by: By | None, args: Any) -> Array:
+    def status_of_start(
+        self, where: Modes, h: Array, t: Array, q: Array, v: Array, by: By | None, args: object
+    ) -> Array:
         """Returns DERIVATIVE_JUMP if with other data a motion would begin on the other side of a border."""
         span = jnp.abs(t) + h
         least = rounding_of_levels(self.pieces, where.piece.sides, t, q, v, 0 * v, 0 * t, span, args)
@@ -118,7 +123,7 @@ class RubbingContacts:
 
     def _base(
         self, t: Array, elapsed: Array, q: Array, v: Array, closed: Array, where: Modes, change: Change,
-        substep: Array, atol: Array, span: Array, args: Any,
+        substep: Array, atol: Array, span: Array, args: object,
     ) -> tuple[Base, Array]:  # fmt: skip
         """As `base_in_modes`, and decides on which sides of borders of the velocity the motion goes on."""
         given = change, substep, atol, span, args
@@ -141,15 +146,13 @@ class RubbingContacts:
         base, status = lax.cond(change.some, anew, lambda: (base, status))
         return base.held_by(self.hold(base.where), t, jnp.any(base.where.piece.slides), args), status
 
-    def _held_at(
-        self, where: Modes, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any
-    ) -> tuple[Array, Array, Array, Any]:
+    def _held_at(self, where: Modes, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: object) -> Held:
         if len(self.pieces.steep):
             return self.in_modes(where).blend(where.piece, t, q, v, closed, slack, args)[0]
         place = where.place(self.on(where), t, q, v, args)
         return held_in_modes(place, where.facing(t, place), closed, slack)
 
-    def steer(self, base: Base, t: Array, s: Array, covers: Array, args: Any, stable: float) -> tuple:
+    def steer(self, base: Base, t: Array, s: Array, covers: Array, args: object, stable: float) -> tuple:
         """Returns a base from which a trial of length s, at time t, is steered where its slips turn too fast for it
         (`steering`); its length, zero where contacts have jammed; whether it still ``covers`` () the rest of the step;
         and the time () for which changes across such slips last, infinite if it is steered. ``stable``: how many such
@@ -186,7 +189,7 @@ class RubbingContacts:
         forces are (m, 1 + k)."""
         return partial(self.held, where)
 
-    def _levels_at(self, where: Modes, t: Array, q: Array, v: Array, closed: Array, args: Any) -> Array:
+    def _levels_at(self, where: Modes, t: Array, q: Array, v: Array, closed: Array, args: object) -> Array:
         """Returns the levels (3m + k,) at a state."""
         place = where.place(self.on(where), t, q, v, args)
         where = where.facing(t, place)
@@ -210,7 +213,7 @@ class RubbingContacts:
             levels = jnp.where(slid, lax.cond(jnp.any(slid), margins, lambda: levels), levels)
         return jnp.concatenate([slip, rooms, levels])
 
-    def watch(self, where: Modes, closed: Array, slack: Array, args: Any) -> Callable:
+    def watch(self, where: Modes, closed: Array, slack: Array, args: object) -> Callable:
         """Returns the function of (t, q, v, a) by which trials watch the levels:
         it gives them and their rates (3m + k,)."""
 
@@ -228,13 +231,21 @@ class RubbingContacts:
         return jnp.concatenate([jnp.zeros_like(sticks), sticks, sticks, self.pieces.slid(where.piece)])
 
     def end(
-        self, hold: Hold, switched: Array, t: Array, base: Base, trial_end: Base, substep: Array, atol: Array, args: Any
+        self,
+        hold: Hold,
+        switched: Array,
+        t: Array,
+        base: Base,
+        trial_end: Base,
+        substep: Array,
+        atol: Array,
+        args: object,
     ) -> tuple[Base, Array, Array]:
         """As `resets.cross_border`, for the level that has ``switched`` (3m + k,): a border is crossed,
         or the mode of a contact ends."""
         piece, end = trial_end.where.piece, t + (trial_end.elapsed - base.elapsed)
 
-        def value(t: Array, q: Array, v: Array, args: Any) -> Array:
+        def value(t: Array, q: Array, v: Array, args: object) -> Array:
             return jnp.sum(jnp.where(switched, self.levels(trial_end.where, t, q, v, trial_end.closed, args), 0))
 
         moved = lambda: move_to_zero(hold, value, end, trial_end, substep, args)
@@ -253,12 +264,14 @@ class RubbingContacts:
         """Returns those of all levels (3m + k,) that are of the force."""
         return levels[3 * self.m :]
 
-    def ends(self, problem: Problem, event: Event, trial_end: Base, switched: Array, substep: Array, args: Any) -> Ends:
+    def ends(
+        self, problem: Problem, event: Event, trial_end: Base, switched: Array, substep: Array, args: object
+    ) -> Ends:
         """As `ends_of_modes`."""
         return ends_of_modes(self, problem, event, trial_end, switched, substep, args)
 
     def before(
-        self, problem: Problem, event: Event, where: Modes, ends: Ends, shoved: Array, closed: Array, args: Any
+        self, problem: Problem, event: Event, where: Modes, ends: Ends, shoved: Array, closed: Array, args: object
     ) -> WithFriction:
         """Returns what the ``closed`` contacts (m,) did until an event: they were in the modes ``where``, of which some
         have come to their ``ends``, or their slip has jumped (``shoved``, (m,))."""
@@ -309,7 +322,14 @@ class RubbingContacts:
         return jnp.where(jnp.arange(self.count) < 3 * self.m, jnp.minimum(off, s * s / 8), off)
 
     def status_of_trial(
-        self, where: Modes, level_values: LevelValues, touches: Array, off: Array, end: tuple, closed: Array, args: Any
+        self,
+        where: Modes,
+        level_values: LevelValues,
+        touches: Array,
+        off: Array,
+        end: tuple,
+        closed: Array,
+        args: object,
     ) -> Array:
         """Returns DERIVATIVE_EVENTS if in a trial a contact only just goes on to slip or to stick, or ends within a
         time ``off`` () of a change.
@@ -335,7 +355,7 @@ def ends_of_modes(
     trial_end: Base,
     switched: Array,
     substep: Array,
-    args: Any,
+    args: object,
 ) -> Ends:
     """Finds the modes that end at an ``event``, at the end ``trial_end`` of a trial,
     where a level has ``switched`` (3m,).

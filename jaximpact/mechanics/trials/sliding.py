@@ -8,6 +8,7 @@ combination; where these are others, that is told.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -27,18 +28,18 @@ class InModes(Pieces):
     """The pieces ``of`` a force with accelerations for contacts in known ``modes``;
     ``held`` gives these at a `Place`."""
 
-    def __init__(self, of: Pieces, modes: Modes, held: Any) -> None:
+    def __init__(self, of: Pieces, modes: Modes, held: Callable[..., Held]) -> None:
         vars(self).update(vars(of))
         self._modes, self._held = modes, held
 
-    def held_on(self, sides: Sides, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any) -> Held:
+    def held_on(self, sides: Sides, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: object) -> Held:
         def found(sides: Sides, modes: Modes, *at: Any) -> Held:
             place = modes.place(self.on(sides), at[0], at[1], at[2], at[5])
             return self._held(place, modes.facing(at[0], place), at[3], at[4])
 
         return self.outlined.setdefault("in_modes", outlined(found))(sides, self._modes, t, q, v, closed, slack, args)
 
-    def place(self, where: Where, t: Array, q: Array, v: Array, closed: Array, args: Any) -> Place:
+    def place(self, where: Where, t: Array, q: Array, v: Array, closed: Array, args: object) -> Place:
         """Returns the place at a state, under the mixed force of both sides where the motion slides on a border."""
         return Place.at(self.local(where, t, q, v, closed, args), t, q, v, args, None)
 

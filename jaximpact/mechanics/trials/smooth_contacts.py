@@ -4,7 +4,6 @@ with friction, with the same methods."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -37,7 +36,7 @@ class SmoothContacts:
 
     @classmethod
     def of(
-        cls, problem: Problem, t: Array, q: Array, v: Array, args: Any, by: By | None, pace: Pace | None = None
+        cls, problem: Problem, t: Array, q: Array, v: Array, args: object, by: By | None, pace: Pace | None = None
     ) -> SmoothContacts:
         return cls(Pieces.of(problem, t, q, v, args, prescribed=True, pace=pace) or OnePiece(problem))
 
@@ -45,7 +44,7 @@ class SmoothContacts:
         """Returns the piece of the force on which the motion is."""
         return where
 
-    def start(self, h: Array, t: Array, q: Array, v: Array, closed: Array, args: Any) -> tuple[Where, Array]:
+    def start(self, h: Array, t: Array, q: Array, v: Array, closed: Array, args: object) -> tuple[Where, Array]:
         """Returns the sides on which a motion begins, and its velocity."""
         return self.pieces.start(t, q, v, args), v
 
@@ -61,7 +60,7 @@ class SmoothContacts:
         `trial.held`."""
         return self.pieces.hold(where)
 
-    def watch(self, where: Where, closed: Array, slack: Array, args: Any) -> Callable:
+    def watch(self, where: Where, closed: Array, slack: Array, args: object) -> Callable:
         """Returns the function of (t, q, v, a) by which trials watch the levels: it gives them and their rates (k,)."""
         return self.pieces.watch(where, closed, slack, args)
 
@@ -73,7 +72,7 @@ class SmoothContacts:
         """Returns those of all levels (k,) that are of the force."""
         return levels
 
-    def steer(self, base: Base, t: Array, s: Array, covers: Array, args: Any, stable: float) -> tuple:
+    def steer(self, base: Base, t: Array, s: Array, covers: Array, args: object, stable: float) -> tuple:
         """Returns the base from which a trial of length s is made, that length, whether it ``covers`` the rest of the
         step, and for how long changes across it last: as they are."""
         return base, s, covers, jnp.inf
@@ -83,7 +82,15 @@ class SmoothContacts:
         return 0.0
 
     def end(
-        self, hold: Hold, switched: Array, t: Array, base: Base, trial_end: Base, substep: Array, atol: Array, args: Any
+        self,
+        hold: Hold,
+        switched: Array,
+        t: Array,
+        base: Base,
+        trial_end: Base,
+        substep: Array,
+        atol: Array,
+        args: object,
     ) -> tuple[Base, Array, Array]:
         """As `resets.cross_border`."""
         return cross_border(self.pieces, hold, switched, t, base, trial_end, substep, atol, args)
@@ -94,17 +101,26 @@ class SmoothContacts:
         return off
 
     def status_of_trial(
-        self, where: Where, level_values: LevelValues, touches: Array, off: Array, end: tuple, closed: Array, args: Any
+        self,
+        where: Where,
+        level_values: LevelValues,
+        touches: Array,
+        off: Array,
+        end: tuple,
+        closed: Array,
+        args: object,
     ) -> Array:
         """As `borders.border_status`."""
         return border_status(self.pieces, where, level_values, touches, off, end, closed, args)
 
-    def ends(self, problem: Problem, event: Event, trial_end: Base, switched: Array, substep: Array, args: Any) -> Ends:
+    def ends(
+        self, problem: Problem, event: Event, trial_end: Base, switched: Array, substep: Array, args: object
+    ) -> Ends:
         """Returns the modes that end at an event: none."""
         return Ends.none(len(trial_end.closed))
 
     def before(
-        self, problem: Problem, event: Event, where: Where, ends: Ends, shoved: Array, closed: Array, args: Any
+        self, problem: Problem, event: Event, where: Where, ends: Ends, shoved: Array, closed: Array, args: object
     ) -> WithoutFriction:
         """Returns what the ``closed`` contacts (m,) did until an event."""
         return WithoutFriction(closed)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,9 @@ from jax import Array, lax
 
 from ...jaxtools import linalg
 from ...jaxtools.tables import table
+
+if TYPE_CHECKING:
+    from .trial import Base
 
 frozen = lax.stop_gradient
 NODES = 5
@@ -72,7 +75,7 @@ class Node(NamedTuple):
     pull: Array
 
 
-def steered(node: Callable[..., Node], way: Array, slips: Array, t: Array, base: Any, s: Array) -> Array:
+def steered(node: Callable[..., Node], way: Array, slips: Array, t: Array, base: Base, s: Array) -> Array:
     """Returns the angles (k, m) at the nodes by which contacts that slip, ``slips`` (m,), have turned from their ways
     (m, 2) in a trial of length s.
 
@@ -90,7 +93,7 @@ def steered(node: Callable[..., Node], way: Array, slips: Array, t: Array, base:
         slope = jax.jacfwd(lambda x: node(t, q, v, rotated(way, x)).pull)(angle)
         return node(t, q, v, ways), ways, frozen(slope)
 
-    def improve(carry: tuple[Array, Array], _: Any) -> tuple[tuple[Array, Array], None]:
+    def improve(carry: tuple[Array, Array], _: object) -> tuple[tuple[Array, Array], None]:
         angle, a = carry
         v = base.v[None] + s * (integrals @ a)
         q = base.q[None] + s * (nodes[:, None] * base.v[None] + s * (integrals @ (integrals @ a)))

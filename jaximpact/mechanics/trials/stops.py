@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import ArrayLike
 
 from ...jaxtools.argument_checks import check_counts, is_whole
 from ...jaxtools.linalg import nonzero
@@ -22,6 +23,9 @@ from ..rest import AtRest, Jammed
 from ..status import Status, as_status
 from .searches import CLOSE, STEPPING, STOP, TOGETHER, Search, Verdict, safeguarded_newton
 from .trial import Base, LevelValues, Trial, cubic, first_root, frozen, least_gaps
+
+if TYPE_CHECKING:
+    from .trial import Hold
 
 NEAR_START = 16  # roundings of time, within which of a surface a motion counts as starting on it
 
@@ -114,7 +118,7 @@ class Until:
         return self.function if isinstance(self.function, AtRest | Jammed) else None
 
     @classmethod
-    def of(cls, until: Any) -> Until | None:
+    def of(cls, until: UntilLike) -> Until | None:
         """Returns an `Until` as it is, or makes one from a function; None for None,
         TypeError or ValueError for anything else."""
         if until is None:
@@ -129,7 +133,7 @@ class Until:
         check_counts(**{"Until(number=...)": found.number})
         return found
 
-    def of_problem(self, problem: Problem, t: Any, q: Any, args: Any) -> Until:
+    def of_problem(self, problem: Problem, t: ArrayLike, q: Array, args: object) -> Until:
         """Returns a copy with the contact or coordinate as a number; ValueError if the problem has
         none of that name or number."""
         if isinstance(self.function, Gap):
@@ -140,11 +144,11 @@ class Until:
             return replace(self, function=Speed(place))
         return self
 
-    def value(self, t: Array, q: Array, v: Array, args: Any) -> Array:
+    def value(self, t: Array, q: Array, v: Array, args: object) -> Array:
         """Returns the function at a state, ()."""
         return jnp.asarray(self.function(t, q, v, args)).astype(q.dtype)
 
-    def rates(self, t: Array, q: Array, v: Array, a: Array, args: Any) -> tuple[Array, Array]:
+    def rates(self, t: Array, q: Array, v: Array, a: Array, args: object) -> tuple[Array, Array]:
         """Returns the function and its rate along the motion with acceleration a (d,), ()."""
         along = lambda s: self.value(t + s, q + s * v, v + s * a, args)
         return jax.jvp(along, (jnp.zeros_like(t),), (jnp.ones_like(t),))
@@ -155,6 +159,9 @@ class Until:
         return side != 0 if self.direction == 0 else side == -self.direction
 
 
+UntilLike = Until | Callable[..., Any] | None  # a function of a state, or an `Until`
+
+
 @dataclass(frozen=True)
 class Gap:
     """Function of the state that gives the gap of a contact, for `Until.impact`."""
@@ -162,7 +169,7 @@ class Gap:
     contact: int | str
     constraints: Callable | None = None
 
-    def __call__(self, t: Any, q: Array, v: Array, args: Any) -> Array:
+    def __call__(self, t: ArrayLike, q: Array, v: Array, args: object) -> Array:
         assert self.constraints is not None
         return jnp.asarray(self.constraints(t, q, args))[self.contact]
 
@@ -173,11 +180,11 @@ class Speed:
 
     coordinate: int | str
 
-    def __call__(self, t: Any, q: Array, v: Array, args: Any) -> Array:
+    def __call__(self, t: ArrayLike, q: Array, v: Array, args: object) -> Array:
         return v[self.coordinate]
 
 
-def _place(kind: str, given: Any, names: tuple[str, ...] | None, count: int) -> int:
+def _place(kind: str, given: str | int, names: tuple[str, ...] | None, count: int) -> int:
     """Returns the number of a contact or coordinate that is given by its number or name."""
     if isinstance(given, str) and given in (names or ()):
         return (names or ()).index(given)
@@ -205,7 +212,7 @@ class Stop(NamedTuple):
         return jnp.isfinite(self.time)
 
     @classmethod
-    def start(cls, until: Until, t: Array, q: Array, v: Array, a: Array, h: Array, args: Any) -> Stop:
+    def start(cls, until: Until, t: Array, q: Array, v: Array, a: Array, h: Array, args: object) -> Stop:
         """Makes this record at the start of a motion; if that lies on the surface,
         the side is the one to which the motion goes."""
         value, rate = frozen(until.rates(t, q, v, a, args))
@@ -225,7 +232,7 @@ class Stop(NamedTuple):
         t: Array,
         q: Array,
         v: Array,
-        args: Any,
+        args: object,
         level_values: LevelValues,
         stops: Array,
         struck: Array,
@@ -257,7 +264,7 @@ class Stop(NamedTuple):
         return Stop(jnp.where(side != 0, side, self.side), jnp.where(stops, t, self.time), left)
 
 
-def surface_to_watch(until: Until | None, stop: Stop | None, args: Any) -> Callable | None:
+def surface_to_watch(until: Until | None, stop: Stop | None, args: object) -> Callable | None:
     """Returns the function (t, q, v, a) -> (value, rate) by which trials watch the surface that ends the motion;
     None without one.
 
@@ -320,7 +327,7 @@ def check_surface(
 
 
 def move_to_zero(
-    hold: Callable[..., Any], value: Callable[..., Array], t: Array, trial_end: Base, substep: Array, args: Any
+    hold: Hold, value: Callable[..., Array], t: Array, trial_end: Base, substep: Array, args: object
 ) -> tuple[Base, Array]:
     """Moves the end ``trial_end`` of a trial, at time t, along the motion to where a function ``value(t, q, v, args)``
     is zero; also returns status bits.

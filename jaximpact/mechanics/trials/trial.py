@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.typing import ArrayLike
 
 from ...jaxtools.tables import table
 from ..contacts import CANCELLING
@@ -64,7 +65,7 @@ class Base(NamedTuple):
         changed = ("q", "v", "a", "force", "push", "low", "joint_force")
         return self._replace(elapsed=self.elapsed + s, **{name: getattr(trial, name) for name in changed})
 
-    def held_by(self, hold: Hold, t: Array, some: Array, args: Any) -> Base:
+    def held_by(self, hold: Hold, t: Array, some: Array, args: object) -> Base:
         """Returns the base at time t with accelerations and forces by ``hold``, if ``some`` ()."""
         again = lambda: hold(t, self.q, self.v, self.closed, self.slack, args)
         as_it_is = lambda: (self.a, self.force, self.push, self.joint_force)
@@ -194,7 +195,7 @@ def _rows(order: int) -> tuple[Rows, Rows, Tableau]:
     return rows, Rows(*(of_stages[1:] for of_stages in rows)), tableau
 
 
-def gap_rates(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> tuple[Array, Array]:
+def gap_rates(problem: Problem, t: Array, q: Array, v: Array, args: object) -> tuple[Array, Array]:
     """Returns gaps and gap velocities (m,)."""
     gaps = lambda s: problem.gaps(t + s, q + s * v, args)
     zero = jnp.zeros_like(t)
@@ -202,7 +203,7 @@ def gap_rates(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> tupl
 
 
 def held(
-    problem: Problem, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any
+    problem: Problem, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: object
 ) -> tuple[Array, Array, Array, Array]:
     """Returns the acceleration (d,) with the ``closed`` contacts (m,) kept closed, whether they push or pull.
 
@@ -223,7 +224,7 @@ def held(
     return lax.cond(jnp.any(closed), bound, lambda: (free, none, none, joint_force))
 
 
-def _turning(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> tuple[Array, Array]:
+def _turning(problem: Problem, t: Array, q: Array, v: Array, args: object) -> tuple[Array, Array]:
     rate = lambda s: gap_rates(problem, t + s, q + s * v, v, args)[1]
     return jax.jvp(rate, (jnp.zeros_like(t),), (jnp.ones_like(t),))
 
@@ -258,7 +259,7 @@ def attempt(
     stop: Watch | None = None,
     borders: Watch | None = None,
     since: Array | None = None,
-    lasts: Any = jnp.inf,
+    lasts: ArrayLike = jnp.inf,
 ) -> Trial:
     """Makes one trial: a Runge-Kutta step of length s from a base at time t, with accelerations by ``hold``, as `held`.
 
@@ -456,7 +457,7 @@ def first_root(coefficients: tuple[Array, Array, Array, Array], last: Array) -> 
     x = jnp.where(inward, 2 * c0 / jnp.where(inward, root - c1, 1), (c1 + root) / jnp.where(falls, -2 * bent, 1))
     x = jnp.clip(x, 0, 1)
 
-    def improve(_: Any, bracket: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+    def improve(_: object, bracket: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         x, low, high = bracket
         value, slope = c0 + x * (c1 + x * (c2 + x * c3)), c1 + x * (2 * c2 + 3 * x * c3)
         low, high = jnp.where(value > 0, x, low), jnp.where(value > 0, high, x)
