@@ -477,19 +477,27 @@ def test_files_state_which_geoms_may_touch():
         assert mu == touching[pair]
 
 
-def test_a_derivative_by_the_start_and_by_a_spring_is_that_of_the_motion():
-    """Of an arm that swings, against central differences, of a truncation of 1e-8."""
-    text = """<mujoco><compiler angle="radian"/><worldbody><body name="arm" pos="0 0 1"><joint name="elbow" axis="0 1 0" />
-      <geom type="capsule" fromto="0 0 0 .5 0 0" size=".05" mass="1"/></body></worldbody></mujoco>"""  # noqa: E501
+@pytest.mark.parametrize(
+    ("limit", "scheme"),
+    [
+        ("", {"steps": 20, "scheme": ji.MoreauJean()}),
+        pytest.param('range="-1 .8" limited="true"', {"scheme": ji.EventDriven()}, marks=pytest.mark.slow),
+    ],
+    ids=["swings", "meets its limit"],
+)
+def test_a_derivative_by_the_start_and_by_a_spring_is_that_of_the_motion(limit, scheme):
+    """Of an arm, against central differences, of a truncation of 1e-8."""
+    text = f"""<mujoco><compiler angle="radian"/><worldbody><body name="arm" pos="0 0 1">
+      <joint name="elbow" axis="0 1 0" {limit}/>
+      <geom type="capsule" fromto="0 0 0 .5 0 0" size=".05" mass="1"/></body></worldbody></mujoco>"""
     spring = spatial.AngleSpring("arm", stiffness=lambda args: args["k"])
-    arm = spatial.from_mjcf(text, parts=[spring])
+    arm = spatial.from_mjcf(text, restitution=0.6, parts=[spring])
     problem = arm.problem()
 
     @jax.jit
     def end(x):
         q0, v0 = arm.start(x[:1], x[1:2])
-        run = ji.solve(problem, q0, v0, t1=1.0, steps=20, scheme=ji.MoreauJean(), args={"k": x[2]}, save="final")
-        return run.q[-1, 0]
+        return ji.solve(problem, q0, v0, t1=1.0, args={"k": x[2]}, save="final", **scheme).q[-1, 0]
 
     x, along = jnp.array([0.1, 2.0, 1.5]), jnp.array([1.0, 0.5, -2.0])
     _, slope = jax.jvp(end, (x,), (along,))
