@@ -264,7 +264,8 @@ def test_values_and_both_modes(name, scheme, request):
         return result, jax.vmap(pull)(jnp.eye(result.size))[0]
 
     result, reverse = map(np.asarray, backwards(theta))
-    np.testing.assert_array_equal(result, value)
+    # found in one pass with the derivatives, by a program of other roundings, which grow along the motion
+    np.testing.assert_allclose(result, value, rtol=0, atol=1e-12 * np.max(np.abs(value)))
     forward, _ = flow(name, scheme)(case.theta, case.t1, round(case.t1 / 1e-2))
     for lane in forward:
         # two programs: roundings grow along the motion
@@ -377,9 +378,9 @@ def test_each_remark_comes_with_its_cause_alone(scheme):
     assert remarks(1.0, 0.0, 10.0, 0.7) == Status.OK
     assert remarks(1.0, 0.0, 10.0, hit + 0.002) == Status.DERIVATIVE_AT_END
     assert remarks(1.0, 0.0, 10.0, hit - 0.002) == Status.DERIVATIVE_AT_END
-    # thrown down against a force of 5, it would turn 8e-4 below the floor: an impact of 0.09 < 2 h 5;
-    # a parabola of Maury's turns higher by h v/2 = 5e-3
-    depth = 5.2e-3 if scheme == "Maury" else 8e-4
+    # thrown down against a force of 5, it would turn 8e-4 below the floor: an impact of 0.09 < 2 h 5; a parabola of
+    # Maury's turns higher by h v/2 = 5e-3, and EventCorrected sees gaps to h^2 = 1e-4
+    depth = {"Maury": 5.2e-3, "EventCorrected": 1e-4}.get(scheme, 8e-4)
     assert remarks(0.1 - depth, -1.0, -5.0, 1.0) == Status.DERIVATIVE_EVENTS
     if e > 0:  # 3 s: bounces of 0.447 s (1 + 2 e/(1 - e)) end at 1.34 s
         assert remarks(1.0, 0.0, 10.0, 3.0) == Status.DERIVATIVE_EVENTS
