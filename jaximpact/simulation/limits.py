@@ -17,7 +17,7 @@ MAX_JACOBIAN_ENTRIES = 1000
 # The same of up to so many motions, whose first answer counts: of a box in space (896) it takes 9.5 s and then 12 ms,
 # at once 21 s and 46 ms; of a rod (54) 4.7 s for 8.2, of four links (128) 4.2 for 7.2, of 16 disks (65,536) 20 for 28,
 # later ones .5 to 1 times as long; of a double pendulum (16) 2.3 for 2.9, but later ones 2.4 times as long. Of one
-# motion each direction always is: first gradients of nine take .52 to 1.0 of the time, later ones .42 to .9, of two
+# motion each direction always is: first gradients of nine take .59 to 1.0 of the time, later ones .42 to 1.05, of two
 # links in 500 steps 1.4 (`MoreauJean`) and 2.7 (`PaoliSchatzman`).
 MAX_JACOBIAN_ENTRIES_OF_FEW = 40
 FEW_MOTIONS = 16
