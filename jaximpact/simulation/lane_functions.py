@@ -279,9 +279,12 @@ class ValueAndTangent(Derivative):
         return [*values, *(x for x, u in zip(changes, self.used, strict=True) if u)]
 
     def native_shapes(self, members: Sequence) -> list:
-        """Shapes of all outputs, and of the tangents of the used ones."""
-        count = len(self.moved)
-        return [*self.function.native_shapes(members[:count]), *super().native_shapes(members)]
+        """Shapes of all outputs, with new axes of length one, and of the derivatives of the used ones."""
+        values, lead = self.function.native_shapes(members[: len(self.moved)]), (1,) * self.new_axes
+        return [
+            *(jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype) for x in values),
+            *super().native_shapes(members),
+        ]
 
 
 class ForwardJacobian(Derivative):
@@ -303,10 +306,6 @@ class ValueAndJacobian(ValueAndTangent):
     def __call__(self, *operands: Array, branches: bool = False) -> list:
         values, changes = _by_directions(*replace(self, used=(True,) * len(self.used)).outputs(operands, branches))
         return [*(x[None] for x in values), *compress(changes, self.used)]
-
-    def native_shapes(self, members: Sequence) -> list:
-        values = [jax.ShapeDtypeStruct((1, *x.shape), x.dtype) for x in self.function.native_shapes(members)]
-        return [*values, *Derivative.native_shapes(self, members)]
 
 
 def _by_directions(of: Callable, some: list) -> tuple[list, list]:

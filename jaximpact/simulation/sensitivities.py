@@ -224,9 +224,8 @@ def jacobians(
         return through_xla(task, known, lanes, devices(lanes.count))(motion, length)
 
     either, one = task.mode == "forward" and row_by_row(program, task.output), lanes.first
-    numbers = len(task.numbers(one)[0]) if either else 0
     compiled = platform() != "cpu" or execution in ("auto", "native")
-    if either and compiled and directions_are_lanes(program.problem, one, lanes.count, numbers):
+    if either and compiled and directions_are_lanes(program.problem, one, lanes.count, task.count(one)):
         jacobian, (value, status) = _by_directions(program, lanes, task, execution, chunk, progress)
     elif task.mode == "reverse" and _walks_back(program, lanes, task, execution):
         jacobian, (value, status) = _walking_back(program, lanes, task, execution, chunk, progress)
@@ -264,7 +263,7 @@ def _walks_back(program: Program, lanes: Lanes, task: Varied, execution: str) ->
         )
     if execution != "auto" or platform() != "cpu" or devices(lanes.count) > 1 or lanes.carries("steps"):
         return execution == "native"
-    one, numbers = lanes.first, len(task.numbers(lanes.first)[0])
+    one, numbers = lanes.first, task.count(lanes.first)
     known = program.replace(length=int(one.steps))
     return numbers <= MAX_REVERSE_INPUTS and has_way_back(known, one)
 
@@ -360,8 +359,15 @@ class Varied:
     def numbers(self, motion: Motion) -> tuple[Array, Callable]:
         """The chosen numbers of a motion as one array, and the function from such an array
         back to the numbers by name."""
+        return ravel_pytree(self._chosen(motion))
+
+    def count(self, motion: Motion) -> int:
+        """How many numbers of a motion are chosen."""
+        return sum(map(np.size, jax.tree.leaves(self._chosen(motion))))
+
+    def _chosen(self, motion: Motion) -> Arguments:
         values = self.values(motion)
-        return ravel_pytree({name: values[name] for name in self.wrt})
+        return {name: values[name] for name in self.wrt}
 
 
 class Direction(Varied):
