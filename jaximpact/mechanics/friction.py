@@ -55,6 +55,19 @@ class FrictionInfo(NamedTuple):
         zero = jnp.zeros((m, k), dtype)
         return cls(zero, jnp.zeros(m, jnp.int32), zero)
 
+    def among(self, rows: Array) -> FrictionInfo:
+        """Info of the contacts of numbers ``rows`` (k,) alone."""
+        if self.impulse.shape[1] == 0:
+            return FrictionInfo.none(len(rows), 0, self.impulse.dtype)
+        return jax.tree.map(lambda x: x[rows], self)
+
+    def only(self, rows: Array, found: FrictionInfo) -> FrictionInfo:
+        """Info of as many contacts as here: ``found`` of those of numbers ``rows`` (k,), and open ones."""
+        if self.impulse.shape[1] == 0:
+            return self
+        put = lambda whole, part: jnp.zeros_like(whole).at[rows].set(part, unique_indices=True)
+        return jax.tree.map(put, self, found)
+
 
 class Slip(NamedTuple):
     """Tangential rows of all contacts at one configuration; without friction k is 0, and every array has size 0.

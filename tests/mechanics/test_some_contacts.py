@@ -1,5 +1,6 @@
 """A problem restricted to some of its contacts, and steps that look at those alone."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -71,6 +72,18 @@ class Part(Corrected):
 
     def sizes_of_sets(self, *_):
         return (1, 40)
+
+
+def test_a_step_among_few_contacts_leaves_a_state_as_it_found_it():
+    """In shapes and types, by tracing alone."""
+    scheme, law = Corrected(ji.MoreauJean(), branches=True), Solved(ji.ActiveSet())
+    motion = Motion(PLACE, SPEED, *map(jnp.asarray, (0.0, 1.0, 1e-3, 1000, 0.5)), RADIUS)
+    start, _ = scheme.init(GAS, law, motion)
+    assert scheme.sizes_of_sets(GAS, motion, start)
+    step = lambda q: scheme.step(GAS, law, motion, start._replace(state=start.state._replace(q=q)))
+    (state, info), _ = jax.eval_shape(lambda q: jax.jvp(step, (q,), (SPEED,)), PLACE)
+    chex.assert_trees_all_equal_shapes_and_dtypes(state, start)
+    assert info.impulse.shape == (GAS.count(0.0, PLACE, RADIUS),)
 
 
 @pytest.mark.slow

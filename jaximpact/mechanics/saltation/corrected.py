@@ -197,7 +197,7 @@ class Corrected(Wrapping):
             law,
             motion,
             state.relisted(take),
-            (new.relisted(take), info._replace(impulse=take(info.impulse), friction=jax.tree.map(take, info.friction))),
+            (new.relisted(take), info._replace(impulse=take(info.impulse), friction=info.friction.among(rows))),
             tuple(map(take, misses)),
         )
 
@@ -215,8 +215,8 @@ class Corrected(Wrapping):
             "struck": struck,
             "aside": aside,
         }
-        still = jax.tree.map(jnp.zeros_like, (info.impulse, info.friction))
-        impulse, friction = jax.tree.map(put, still, (found_info.impulse, found_info.friction))
+        impulse = put(jnp.zeros_like(info.impulse), found_info.impulse)
+        friction = info.friction.only(rows, found_info.friction)
         # contacts that the step does not look at are open
         opened = state.opened()
         history["friction"] = jax.tree.map(put, opened.friction, found.friction)
