@@ -287,16 +287,14 @@ def test_second_derivatives_across_an_impact_are_those_by_the_angle(scheme):
     """By angle, rate, length and restitution; of the angle by `EventDriven` at 1e-13, whose second derivatives are
     exact in its own tests."""
     right = jax.jacfwd(jax.jacfwd(swing_by_angle))(jnp.array(BEGIN))
-    off = []
-    for steps in (400, 800) if isinstance(scheme, ji.EventCorrected) else (8,):
+    located = not isinstance(scheme, ji.EventCorrected)
+    for steps in (8,) if located else (400, 1600):
         run = lambda x, steps=steps: swing(x, scheme=scheme, steps=steps)
-        off.append(np.max(np.abs(jax.jacfwd(jax.jacfwd(run))(jnp.array(BEGIN)) - right)))
-    if len(off) > 1:
-        # of second order, 1.4e-4 and 3.5e-5; from 1600 steps on 1 to 2e-5 of the derivative by the length stay
-        assert np.log2(off[0] / off[1]) > 1.8 and off[1] < 1e-4
-    else:
-        assert off[0] < 1e-6 * np.max(np.abs(right))
-    if not isinstance(scheme, ji.EventCorrected):
+        off = np.max(np.abs(jax.jacfwd(jax.jacfwd(run))(jnp.array(BEGIN)) - right))
+        # of steps an error h^2 f(theta) of first derivatives, where theta, the impact's time in steps, changes by 1/h:
+        # of first order. Largest .15 h (6400 steps)
+        assert off < (1e-8 if located else 0.3 * 0.8 / steps)
+    if located:
         return
     backwards = jax.jacrev(jax.jacfwd(lambda x: swing(x, FREE, scheme=scheme, steps=8)))(jnp.array(BEGIN))
     forwards = jax.jacfwd(jax.jacfwd(lambda x: swing(x, FREE, scheme=scheme, steps=8)))(jnp.array(BEGIN))

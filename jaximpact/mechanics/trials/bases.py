@@ -3,7 +3,6 @@ with the derivative of the event's time."""
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -12,8 +11,7 @@ from ..contacts import Contacts
 from ..events.event_state import View, persisting
 from ..linearisation import lengths, noise
 from ..problem import Problem
-from .searches import CLOSE
-from .trial import Base, Hold, Tolerance, frozen, held, hold
+from .trial import Base, Tolerance, frozen, held, hold
 
 TERMS = 1e-3  # of a substep: the step h for which `linearisation.span` is about a substep
 # times the estimated error of a motion: distance of a gap from zero within which an impact may be earlier or later
@@ -21,33 +19,6 @@ SURE = 3
 # of the tolerance: gaps up to which a contact counts as closed, and displacements or velocities that a push gives in a
 # substep
 NOTHING = 1e-3
-
-
-def at_impact(
-    problem: Problem, hold: Hold, t: Array, trial_end: Base, impact: Array, substep: Array, args: object
-) -> tuple[Array, Array, Array]:
-    """Returns the delay () after t at which the gap of the contact of an ``impact`` (m,) is zero, and q,
-    v (d,) at that time.
-
-    The motion from the end ``trial_end`` of a trial at time t is a Taylor polynomial of second order, with
-    accelerations by ``hold`` (`trial.held`). The search has made the delay almost zero, a small fraction of the
-    ``substep`` (); it carries the derivative of the impact's time.
-    """
-    q, v, a, some = trial_end.q, trial_end.v, trial_end.a, jnp.any(impact)
-    of_contact = lambda x: jnp.sum(jnp.where(impact, x, 0))
-    place = lambda s: q + s * (v + 0.5 * s * a)
-
-    def newton(s: Array) -> Array:
-        path = lambda s: problem.gaps(t + s, place(s), args)
-        gap, rate = map(of_contact, jax.jvp(path, (s,), (jnp.ones_like(s),)))
-        # where a contact is only just met, the polynomial may have no root
-        near = some & (rate < 0) & frozen(jnp.abs(gap) <= 2 * CLOSE * substep * jnp.abs(rate))
-        return s - jnp.where(near, gap / jnp.where(near, rate, -1), 0)
-
-    delay = newton(newton(jnp.zeros_like(t)))
-    half = 0.5 * delay
-    middle = hold(t + half, q + half * v, v + half * a, trial_end.closed, trial_end.slack, args)[0]
-    return delay, place(delay), v + delay * middle
 
 
 def base_at(

@@ -17,7 +17,7 @@ from ..motion import By
 from ..status import Status, as_status
 from .pieces import Pieces, Where
 from .searches import CLOSE, SETTLED, STEPPING, SWITCH, TOGETHER, Search, Verdict, safeguarded_newton
-from .stops import move_to_zero
+from .short_moves import Ends, move_to_zero
 from .trial import Base, Hold, LevelValues, Trial, cubic, first_root, frozen, held, least_gaps
 
 if TYPE_CHECKING:
@@ -89,14 +89,15 @@ def seek_border(
 
 
 def meet_border(
-    pieces: Pieces, hold: Hold, switched: Array, t: Array, trial_end: Base, substep: Array, args: object
+    pieces: Pieces, hold: Hold, switched: Array, t: Array, ends: Ends, substep: Array, args: object
 ) -> tuple[Base, Array]:
-    """Moves the end ``trial_end`` of a trial onto the border of the level that has ``switched`` (k,), by
-    `stops.move_to_zero`; also returns status bits.
+    """Moves the end of a trial, which began at t and has these ``ends``, onto the border of the level that has
+    ``switched`` (k,), by `short_moves.move_to_zero`; also returns status bits.
 
     The new state has the derivative of the time at which the motion reaches the border, or leaves one on which it slid.
     In the second case the force is continuous, and the time matters to second derivatives only.
     """
+    trial_end = ends[1]
     slid = switched & pieces.slid(trial_end.where)
     crossed = switched & ~slid
 
@@ -111,7 +112,7 @@ def meet_border(
 
     none = jnp.zeros((), jnp.int32)
     return lax.cond(
-        jnp.any(switched), lambda: move_to_zero(hold, value, t, trial_end, substep, args), lambda: (trial_end, none)
+        jnp.any(switched), lambda: move_to_zero(hold, value, t, ends, substep, args), lambda: (trial_end, none)
     )
 
 

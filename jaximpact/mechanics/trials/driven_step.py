@@ -20,14 +20,15 @@ from ..events.short_flights import ShortFlights
 from ..motion import At
 from ..scheme import JointInfo, Step, gradient_status
 from ..status import Status, as_status
-from .bases import at_impact, times_off
+from .bases import times_off
 from .borders import seek_border
 from .changes import Arrival, Change
 from .jolts import jolt_at_end
 from .kept_events import Turn, keep_events, normal_impulses
 from .regimes import in_regime
 from .searches import TOGETHER, Search, Verdict, decide_on_trial, event_met
-from .stops import check_surface, move_to_zero, surface_to_watch
+from .short_moves import at_impact, move_to_zero
+from .stops import check_surface, surface_to_watch
 from .tableau import TABLEAUS
 from .totals import StepTotals, add_joint_impulse, add_late_impulse
 from .trial import Base, Hold, Trial, attempt, frozen, grazes
@@ -121,7 +122,7 @@ def turn(step: Step, carry: TrialCarry) -> TrialCarry:
             joints, impulse = add_late_impulse(joints, late, trial_end), impulse + late * trial_end.force
             began, status = base._replace(closed=trial_end.closed), status | bits
         if scheme.until is not None:
-            end = partial(move_to_zero, hold, scheme.until.value, t + s, trial_end, search.substep, args)
+            end = partial(move_to_zero, hold, scheme.until.value, t, (base, trial_end), search.substep, args)
             stopped, bits = lax.cond(stops, end, lambda: (trial_end, jnp.zeros((), jnp.int32)))
             late = stopped.elapsed - trial_end.elapsed
             joints, impulse = add_late_impulse(joints, late, trial_end), impulse + late * trial_end.force
@@ -279,7 +280,7 @@ def _arrival(
     args, impact, substep = motion.args, verdict.impact, verdict.search.substep
     t = began + (trial_end.elapsed - base.elapsed)
     some = jnp.any(impact)
-    delay, q, v = at_impact(problem, hold, t, trial_end, impact, substep, args)
+    delay, q, v = at_impact(problem, hold, began, (base, trial_end), impact, substep, args)
     t, q, v = t + delay, jnp.where(some, q, trial_end.q), jnp.where(some, v, trial_end.v)
     jolt, crossed = jolt_at_end(step, t, q, v, trial_end, of_force)
     event = Event.at(jolt.problem, t, q, jolt.v, args)

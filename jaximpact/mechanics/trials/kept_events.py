@@ -15,7 +15,7 @@ from jax import Array, lax
 from ..contact.friction.cones import SLIP, STICK
 from ..events.impact_record import BREAK, IMPACT, KINDS, RELEASE, REVERSAL, STOP, ImpactRecord
 from ..status import Status
-from .stops import move_to_zero
+from .short_moves import move_to_zero
 from .trial import Base, Hold, frozen
 
 
@@ -87,7 +87,7 @@ def keep_events(
 
     def own(which: Array) -> tuple[Array, Array, Array, Array]:
         value = lambda *at: jnp.sum(jnp.where(which, values(*at), 0))
-        moved, status = move_to_zero(hold, value, end, trial_end, substep, args)
+        moved, status = move_to_zero(hold, value, began, (base, trial_end), substep, args)
         return moved.elapsed - trial_end.elapsed, moved.q, moved.v, jnp.where(jnp.any(which), status, 0)
 
     def each() -> tuple[Array, Array, Array, Array]:

@@ -38,7 +38,7 @@ def cross_border(
     was a reset (), and status bits.
     """
     end, crossed = t + (trial_end.elapsed - base.elapsed), switched & ~pieces.slid(trial_end.where)
-    at, met = meet_border(pieces, hold, switched, end, trial_end, substep, args)
+    at, met = meet_border(pieces, hold, switched, t, (base, trial_end), substep, args)
     met |= pieces.vanishing(trial_end.where, crossed, end, trial_end.q, trial_end.v, trial_end.a, args)
     at, has, status = reset_at(pieces, switched, t + (at.elapsed - base.elapsed), at, atol, args)
     return at, has, met | status

@@ -37,9 +37,9 @@ from .modes import Modes
 from .one_piece import OnePiece
 from .pieces import Pace, Pieces, Where
 from .resets import reset_at
+from .short_moves import move_to_zero
 from .sliding import InModes, status_of_modes
 from .steering import Node, steered, unsure
-from .stops import move_to_zero
 from .trial import Base, Hold, LevelValues, Tolerance, frozen
 from .ways import signed
 
@@ -248,7 +248,7 @@ class RubbingContacts:
         def value(t: Array, q: Array, v: Array, args: object) -> Array:
             return jnp.sum(jnp.where(switched, self.levels(trial_end.where, t, q, v, trial_end.closed, args), 0))
 
-        moved = lambda: move_to_zero(hold, value, end, trial_end, substep, args)
+        moved = lambda: move_to_zero(hold, value, t, (base, trial_end), substep, args)
         at, met = lax.cond(jnp.any(switched), moved, lambda: (trial_end, jnp.zeros((), jnp.int32)))
         if self.pieces.count == 0:
             return at, jnp.zeros((), bool), met

@@ -17,15 +17,13 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from ...jaxtools.argument_checks import check_counts, is_whole
-from ...jaxtools.linalg import nonzero
 from ..problem import Problem
 from ..rest import AtRest, Jammed
-from ..status import Status, as_status
-from .searches import CLOSE, STEPPING, STOP, TOGETHER, Search, Verdict, safeguarded_newton
-from .trial import Base, LevelValues, Trial, cubic, first_root, frozen, least_gaps
+from .searches import STEPPING, STOP, TOGETHER, Search, Verdict, safeguarded_newton
+from .trial import LevelValues, Trial, cubic, first_root, frozen, least_gaps
 
 if TYPE_CHECKING:
-    from .trial import Hold
+    pass
 
 NEAR_START = 16  # roundings of time, within which of a surface a motion counts as starting on it
 
@@ -324,38 +322,3 @@ def check_surface(
     )
     accepted = jnp.where(seeking, stops, ends & ~begins & ~split)
     return verdict._replace(accepted=accepted, impact=verdict.impact & accepted, search=following), stops
-
-
-def move_to_zero(
-    hold: Hold, value: Callable[..., Array], t: Array, trial_end: Base, substep: Array, args: object
-) -> tuple[Base, Array]:
-    """Moves the end ``trial_end`` of a trial, at time t, along the motion to where a function ``value(t, q, v, args)``
-    is zero; also returns status bits.
-
-    A search has made the time of that move almost zero; it carries the derivative of the time at which the function is
-    zero. The motion is a Taylor polynomial of third order, with accelerations by ``hold`` (`trial.held`), so that
-    second derivatives are those of the motion. If the move takes longer than a small fraction of ``substep`` (), the
-    function jumps: the end is not moved, and the status is DERIVATIVE_JUMP.
-    """
-    q, v, a = trial_end.q, trial_end.v, trial_end.a
-    force = lambda s: hold(t + s, q + s * v, v + s * a, trial_end.closed, trial_end.slack, args)[0]
-    zero = jnp.zeros_like(t)
-    # frozen: max(q, 0)^(3/2) has no second derivative on its border, and the two first derivatives of the move need
-    # none
-    jerk = frozen(jax.jvp(force, (zero,), (jnp.ones_like(t),))[1])
-    # a force like sqrt(max(q, 0)) has no finite slope there; the move is too short for values to need it
-    jerk = jnp.where(jnp.isfinite(jerk), jerk, 0)
-    place = lambda s: q + s * (v + 0.5 * s * (a + s / 3 * jerk))
-    speed = lambda s: v + s * (a + 0.5 * s * jerk)
-    along = lambda s: value(t + s, place(s), speed(s), args)
-
-    def newton(s: Array) -> tuple[Array, Array]:
-        found, rate = jax.jvp(along, (s,), (jnp.ones_like(s),))
-        return s - jnp.where(rate == 0, 0, found / nonzero(rate)), rate
-
-    delay, rate = newton(newton(zero)[0])
-    # where the function jumps, the search ends at the resolution of time, and the derivative of the time is not known
-    smooth = (rate != 0) & (jnp.abs(delay) <= 2 * CLOSE * substep)
-    delay = jnp.where(smooth, delay, 0)
-    status = as_status(~frozen(smooth), Status.DERIVATIVE_JUMP)
-    return trial_end._replace(elapsed=trial_end.elapsed + delay, q=place(delay), v=speed(delay)), status
