@@ -110,7 +110,12 @@ def test_forces_inside_the_cones_are_found_where_there_are_some():
     assert np.any(np.linalg.norm(start[:, 1:], axis=1) > mu * start[:, 0] + 1e-3)
     assert some and np.all(np.linalg.norm(x[:, 1:], axis=1) <= mu * x[:, 0])
     np.testing.assert_allclose(w, 0, atol=1e-12 * np.max(scaled @ scaled.T))
-    assert not found(load * np.array([3, 3, 1, 1, 1, 1]))[-1]
+    assert not found(load * np.array([10, 10, 1, 1, 1, 1]))[-1]  # more than all friction together
+    # of forces that take .95 of friction, in any directions: all that others hold are held
+    angle = rng.uniform(0, 2 * np.pi, (64, 4))
+    along = 0.95 * mu[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=2)
+    tight = rng.uniform(0.5, 3, (64, 4, 1)) * np.concatenate([np.ones((64, 4, 1)), along], axis=2)
+    assert np.all(jax.vmap(found)(np.einsum("lmp,mpd->ld", tight, rows))[-1])
 
 
 def test_a_jammed_end_stops_in_single_precision():

@@ -28,9 +28,11 @@ from ...contacts import ORTHOGONAL, Contacts
 from ...friction import Slip
 
 OPEN, STICK, SLIP = 0, 1, 2  # modes of a contact
-# impulses inside cones of friction are sought by so many projections onto cones that are so much narrower, and are
-# inside within these shares of friction
-PROJECTIONS, NARROWER, WELL_INSIDE, JUST_INSIDE = 256, 0.5, 0.9, 1 - 1e-6
+# impulses inside cones of friction are sought by so many projections onto narrower cones, of half of the friction
+# first, whose distance from the whole halves each time that so many have found none
+PROJECTIONS, OF_ONE_WIDTH = 160, 10
+WITHIN = 0.2  # of that distance is left to forces that are found
+JUST_INSIDE = 1 - 1e-6  # share of friction that forces inside the cones take at most
 
 
 def length(x: Array) -> Array:
@@ -271,11 +273,13 @@ class ConeProblem(NamedTuple):
             return y / unit
 
         def body(carry: tuple) -> tuple:
-            x, count = carry
-            return held(jnp.where(sticks[:, None], project(x, NARROWER * mu), x)), count + 1
+            x, left, count = carry
+            x = held(jnp.where(sticks[:, None], project(x, (1 - left) * mu), x))
+            return x, jnp.where((count + 1) % OF_ONE_WIDTH == 0, left / 2, left), count + 1
 
-        goes_on = lambda carry: ~within(carry[0], WELL_INSIDE) & (carry[1] < PROJECTIONS)
-        x, _ = lax.while_loop(goes_on, body, (x * each, jnp.zeros((), jnp.int32)))
+        goes_on = lambda carry: ~within(carry[0], 1 - WITHIN * carry[1]) & (carry[2] < PROJECTIONS)
+        start = x * each, jnp.asarray(0.5, x.dtype), jnp.zeros((), jnp.int32)
+        x, *_ = lax.while_loop(goes_on, body, start)
         x = held(x)  # to rounding
         return x / each, within(x, JUST_INSIDE)
 
