@@ -13,7 +13,7 @@ from jax import Array
 from jax.typing import ArrayLike, DTypeLike
 
 from ..jaxtools.argument_checks import MAX_COUNT, check_memory, check_whole, is_number
-from ..jaxtools.shapes import as_array, as_array_tree, shape_of_result
+from ..jaxtools.shapes import PyTree, as_array, as_array_tree, shape_of_result
 from ..jaxtools.trace_context import platform
 from ..mechanics.gaps import OfBodies
 from ..mechanics.linearisation import Metric
@@ -69,9 +69,9 @@ class Bodies(OfBodies):
 
     number: int
     gap: Callable[..., Array]
-    reach: Any
+    reach: float | Callable
     obstacles: Callable[..., Array] | None = None
-    each: Callable[..., Any] | None = None
+    each: Callable | None = None
     space: int | None = None
     box: tuple[float | None, ...] | None = None
     skin: float | None = None
@@ -134,7 +134,7 @@ class Bodies(OfBodies):
         and gaps of all bodies to their obstacles."""
         return self._gaps(t, q, args, jnp.zeros(1, jnp.int32), jnp.full(1, min(1, self.number - 1), jnp.int32))
 
-    def dimension(self, q: Any) -> int:
+    def dimension(self, q: Array) -> int:
         """Coordinates of a body, D."""
         d = q.shape[-1]
         if d % self.number:
@@ -186,7 +186,7 @@ class Bodies(OfBodies):
         of_pairs = jax.vmap(self.pair_gap)(bodies[i], bodies[j], *self._given(own, i, j)).astype(q.dtype)
         return jnp.concatenate([of_pairs, self._walls(t, bodies, own).ravel()])
 
-    def _own(self, t: ArrayLike, args: object) -> Any:
+    def _own(self, t: ArrayLike, args: object) -> PyTree:
         """Parameters a_i of all bodies: what ``each(t, args)`` returns, or ``args`` for every body."""
         return args if self.each is None else self.each(t, args)
 
@@ -284,7 +284,7 @@ class Bodies(OfBodies):
     def curves(self, t: ArrayLike, q: Array, args: object) -> bool:
         return not self.listed and super().curves(t, q, args)
 
-    def stepped(self, scheme: Scheme) -> Any:
+    def stepped(self, scheme: Scheme) -> Scheme:
         return Listing(scheme) if self.listed else scheme
 
     def pairs_of(self, state: Any) -> Array | None:
@@ -307,7 +307,7 @@ class Bodies(OfBodies):
         pairs = max(slots, pairs + pairs // 2) if members <= cell_capacity else max(2 * slots, 2 * pairs)
         return self._roomier(pairs, max(cell_capacity, members + 4), neighbours.points.shape[-1])
 
-    def enlarge(self, q: Any, lanes: int = 1) -> Bodies:
+    def enlarge(self, q: Array, lanes: int = 1) -> Bodies:
         """Copy with twice the capacity, for bodies at q (d,), in ``lanes`` motions at once."""
         space = self.positions(q).shape[1]
         slots, cell_capacity = self.slots(space)
@@ -382,7 +382,7 @@ class NearBodies(OfBodies):
         kept = jnp.where(present[:, None], of_pairs, 0)
         return jnp.concatenate([kept, of_walls.reshape(-1, of_pairs.shape[1])])
 
-    def among(self, rows: Array, number: int) -> dict[str, Any]:
+    def among(self, rows: Array, number: int) -> dict:
         of = ContactsOfList(self, rows, number)
         return {"constraints": SomePairs(of), "slip": None if self.bodies.slip is None else SlipOfPairs(of)}
 

@@ -59,18 +59,18 @@ def write_json(path: Path, command: str, content: Mapping[str, object]) -> None:
 
 
 @singledispatch
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """Value in terms of JSON: numbers, strings, lists and dicts; numbers that are not finite become null."""
     return str(value)
 
 
 @plain.register
-def _(value: Mapping) -> dict[str, Any]:
+def _(value: Mapping) -> dict:
     return {str(key): plain(x) for key, x in value.items()}
 
 
 @plain.register
-def _(value: list | tuple) -> list[Any]:
+def _(value: list | tuple) -> list:
     return [plain(x) for x in value]
 
 
@@ -89,7 +89,7 @@ def _(value: bool | int | None) -> int | None:
     return value
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """Text of a value in a table: numbers with six digits, of an array the first few."""
     if np.ndim(value):
         return ", ".join(map(shown, value[:8])) + (f", ... ({len(value)} in all)" if len(value) > 8 else "")

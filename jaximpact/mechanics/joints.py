@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,10 @@ from ..jaxtools.outlined import outlined
 from ..jaxtools.semidefinite import invert_semidefinite
 from .motion import At
 from .problem import Problem
+
+if TYPE_CHECKING:
+    from .contacts import Contacts
+    from .linearisation import Metric
 
 DEPENDENT = 1e-8  # square of the sine of the angle to the earlier rows, below which a row counts as dependent on them
 GAUSS = 0.5 - 12**-0.5, 0.5 + 12**-0.5  # points of the rule of two points on [0, 1]
@@ -81,14 +85,14 @@ class Joints(NamedTuple):
         return self.value.shape[0]
 
     @classmethod
-    def at(cls, problem: Problem, metric: Any, t: ArrayLike, q: Array, args: object) -> Joints:
+    def at(cls, problem: Problem, metric: Metric, t: ArrayLike, q: Array, args: object) -> Joints:
         """Linearises the joints of a problem at (t, q) in a `Metric`, whose own joints are ignored."""
         if not problem.joint_count(t, q, args):
             return cls.none(q.shape[0], q.dtype)
         return _at(problem, metric, jnp.asarray(t, q.dtype), q, args)
 
     @classmethod
-    def over_chord(cls, problem: Problem, metric: Any, at: At, h: Array) -> Joints:
+    def over_chord(cls, problem: Problem, metric: Metric, at: At, h: Array) -> Joints:
         """Averages the joints over the chord from a place with its velocity v for a time h, by Gauss's two-point rule.
 
         h (J v + c_t) is then the change of c along the chord up to O(h^5): a discrete gradient, with which joints that
@@ -98,7 +102,7 @@ class Joints(NamedTuple):
         return _over_chord(problem, metric, at, h)
 
     @classmethod
-    def of(cls, problem: Problem, values: Callable, metric: Any, t: Array, q: Array, args: object) -> Joints:
+    def of(cls, problem: Problem, values: Callable, metric: Metric, t: Array, q: Array, args: object) -> Joints:
         """Linearises the joints whose equations are ``values(t, q)`` (j,) at (t, q) in a ``metric``."""
         value, matrix = value_and_jacobian(lambda x: values(t, x), q, problem.joint_count(t, q, args))
         rate = jax.jvp(lambda s: values(s, q), (t,), (jnp.ones_like(t),))[1]
@@ -135,7 +139,7 @@ class Joints(NamedTuple):
         """Returns the impulses (j,) with which the joints react to an impulse ``momentum`` (d,) on the system."""
         return -self.least(self.forces(self.response.T @ momentum)) if self.size else nothing(momentum.dtype, 0)
 
-    def reaction_to(self, contacts: Any, impulse: Array) -> Array:
+    def reaction_to(self, contacts: Contacts, impulse: Array) -> Array:
         """Returns the impulses (j,) with which the joints react to impulses (m,) of the contacts,
         or forces to forces."""
         return self.reaction(contacts.push(impulse)) if self.size else nothing(impulse.dtype, 0)
@@ -172,7 +176,7 @@ def scales(jacobian: Array, x: Array) -> Array:
 
 
 @outlined
-def _at(problem: Problem, metric: Any, t: Array, q: Array, args: object) -> Joints:
+def _at(problem: Problem, metric: Metric, t: Array, q: Array, args: object) -> Joints:
     return Joints.of(problem, lambda s, x: problem.joint_values(s, x, args), metric, t, q, args)
 
 
@@ -190,7 +194,7 @@ def _cut(dtype: DTypeLike) -> float:
 
 
 @outlined
-def _over_chord(problem: Problem, metric: Any, at: At, h: Array) -> Joints:
+def _over_chord(problem: Problem, metric: Metric, at: At, h: Array) -> Joints:
     t, q, u, args = at
 
     def mean(s: Array, x: Array) -> Array:

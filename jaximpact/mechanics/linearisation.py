@@ -139,7 +139,7 @@ class Iteration(NamedTuple):
 
     matrix: Array
     inverse: Array
-    restoring: Any = None
+    restoring: Restoring | None = None
 
 
 class IterationMetric(Metric):
@@ -217,7 +217,7 @@ def lengths(contacts: Contacts, q: Array, v: Array, acceleration: Array, h: Arra
     return jnp.where(jnp.isfinite(found), found, place)
 
 
-def span(h: Any, dtype: DTypeLike) -> Any:
+def span(h: Array, dtype: DTypeLike) -> Array:
     """Returns a time scale () of about a thousand steps h, which converts speeds to lengths: long against a step,
     short against most motions."""
     # shorter in float32, whose round-off over the longer time would hide impacts

@@ -7,7 +7,7 @@ import abc
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,12 @@ from .linearisation import Metric
 from .motion import At, Motion
 from .problem import Problem
 from .status import Status, as_status
+
+if TYPE_CHECKING:
+    from .schemes.event_driven import EventDriven
+    from .trials.stops import Until
+
+S = TypeVar("S")  # the state of a scheme between steps
 
 FACING = -0.99  # cosine of the angle between contacts that face each other
 SLIGHT = 0.1  # fraction of the speed of a motion by which a resolved jump of the force may change it in a step
@@ -114,7 +120,7 @@ class Step(NamedTuple):
     ``start`` () at which the step begins and its ``length`` (); and the ``regime``, what it asks of contacts and of the
     pieces of a force that jumps (`regimes`), once that is known."""
 
-    scheme: Any
+    scheme: EventDriven
     problem: Problem
     law: ContactLaw
     motion: Motion
@@ -147,10 +153,10 @@ class Info(NamedTuple):
     error: Any = None
     remark: Array | None = None
     ended: Any = None
-    near: Any = None
+    near: Array | None = None
 
     @classmethod
-    def of(cls, found: Reaction, metric: Metric, z: Array, chord: Array, e: Any) -> Info:
+    def of(cls, found: Reaction, metric: Metric, z: Array, chord: Array, e: Array) -> Info:
         """Makes the info of a step from ``found``, the reaction of its contact law with restitution ``e``; adds the
         status of the mass matrix.
 
@@ -251,7 +257,7 @@ class Traits(NamedTuple):
         return self.order is None
 
 
-class Scheme(abc.ABC):
+class Scheme(abc.ABC, Generic[S]):
     """Base class of schemes: a new one must define `init` and `step`, and may define `free_step`, `traits` and `check`.
 
     Both are pure functions of the arrays of one motion, in float64 and float32. A step gets its impulses from the
@@ -260,15 +266,15 @@ class Scheme(abc.ABC):
     """
 
     @abc.abstractmethod
-    def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[State, Info]:
+    def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[S, Info]:
         """Makes the state at n = 0 from initial data whose velocity is admissible
         (`simulation.motion_loop.start` projects it)."""
 
     @abc.abstractmethod
-    def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: State) -> tuple[State, Info]:
+    def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: S) -> tuple[S, Info]:
         """Makes one step: returns the state at n + 1 and its info."""
 
-    def free_step(self, problem: Problem, motion: Motion, state: State) -> tuple[State, Info]:
+    def free_step(self, problem: Problem, motion: Motion, state: S) -> tuple[S, Info]:
         """Makes one step without impulses; the result is invalid if ``info.acts`` or a status bit is set."""
         return self.step(problem, Open(), motion, state)
 
@@ -287,12 +293,12 @@ class Scheme(abc.ABC):
         within that time of an impact."""
         return motion.h
 
-    def time_errors(self, motion: Motion, state: State, contacts: Contacts, speed: Array) -> Array:
+    def time_errors(self, motion: Motion, state: S, contacts: Contacts, speed: Array) -> Array:
         """Bounds the errors (m,) of the times at which ``contacts`` meet at gap velocities ``speed`` (m,) near a state;
         by default the `resolution`."""
         return jnp.broadcast_to(self.resolution(motion), speed.shape)
 
-    def on_piece(self, problem: Problem, motion: Motion, state: State) -> Problem:
+    def on_piece(self, problem: Problem, motion: Motion, state: S) -> Problem:
         """Returns the problem with its functions on the sides of their switches on which a state is,
         for schemes that locate crossings."""
         return problem
@@ -302,7 +308,7 @@ class Scheme(abc.ABC):
         the same values by fewer operations."""
         return self
 
-    def observing(self, impacts: int, until: Any, kinds: tuple[str, ...]) -> Scheme:
+    def observing(self, impacts: int, until: Until | None, kinds: tuple[str, ...]) -> Scheme:
         """Returns the scheme that also records the first ``impacts``, events of some ``kinds``, in its state
         (`impact_record`) and ends where ``until`` says (`stops`).
 
@@ -343,7 +349,7 @@ class Scheme(abc.ABC):
 
 
 @dataclass(frozen=True)
-class Wrapping(Scheme):
+class Wrapping(Scheme[S]):
     """Base class of schemes that wrap another scheme."""
 
     scheme: Scheme
@@ -355,7 +361,7 @@ class Wrapping(Scheme):
     def resolution(self, motion: Motion) -> Array:
         return self.scheme.resolution(motion)
 
-    def on_piece(self, problem: Problem, motion: Motion, state: State) -> Problem:
+    def on_piece(self, problem: Problem, motion: Motion, state: S) -> Problem:
         return self.scheme.on_piece(problem, motion, state)
 
 

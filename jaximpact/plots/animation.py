@@ -18,7 +18,7 @@ from .style import COLOURS, DARK, new_figure, tidy
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Drawing = Callable[["Axes", float, np.ndarray], Any]
+Drawing = Callable[["Axes", float, np.ndarray], object]
 WRITERS = {".gif": "pillow", ".mp4": "ffmpeg"}
 INSTALL = {
     "pillow": "pip install pillow",
@@ -35,7 +35,7 @@ def animate(
     draw: Drawing | Sequence[Drawing],
     fps: float = 30.0,
     speed: float = 1.0,
-    ax: Any = None,
+    ax: Axes | None = None,
     title: str = "",
 ) -> Any:
     """Animates a motion, on axes of equal scale whose fixed limits hold all of it.

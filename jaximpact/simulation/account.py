@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,9 +30,9 @@ class Account(NamedTuple):
     iterations: Array
     status: Array
     failed_at: Array
-    joint_residual: Any
+    joint_residual: Array
     error: Array | None = None
-    failed_by: Any = None
+    failed_by: Array | None = None
 
     @classmethod
     def start(

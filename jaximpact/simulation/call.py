@@ -6,6 +6,7 @@ A number of a call, such as a restitution, is a field here, one of `Motion`, and
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self, TypedDict
@@ -13,6 +14,7 @@ from typing import Any, Self, TypedDict
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.typing import ArrayLike
 
 from ..jaxtools.argument_checks import check_counts, check_memory, is_traced, real_array
@@ -21,6 +23,7 @@ from ..jaxtools.warnings import remark, remarks_so_far
 from ..mechanics.contact.solver import ContactSolver
 from ..mechanics.motion import STATED, Motion
 from ..mechanics.problem import Problem
+from ..mechanics.problem_parts import FrictionLike
 from ..mechanics.scheme import Scheme
 from ..results.save import Save
 from . import known_calls, random_keys
@@ -79,25 +82,25 @@ class Call:
     """Arguments of motions under their names in `ensemble`; `canonical` returns them checked, and the numbers apart."""
 
     problem: Problem
-    q0: Any
-    v0: Any
-    t1: Any = None
-    h: Any = None
-    steps: Any = None
-    t0: Any = 0.0
+    q0: ArrayLike
+    v0: ArrayLike
+    t1: ArrayLike | None = None
+    h: ArrayLike | None = None
+    steps: int | None = None
+    t0: ArrayLike = 0.0
     scheme: Any = None
     projection: Any = None
-    args: Any = None
-    args_axes: Any = None
-    e: Any = None
-    friction: Any = None
-    static_friction: Any = None
-    key: Any = None
+    args: object = None
+    args_axes: object = None
+    e: ArrayLike | Callable | None = None
+    friction: FrictionLike = None
+    static_friction: FrictionLike = None
+    key: object = None
     save: Any = "final"
     until: Any = None
-    chunk: Any = None
-    progress: Any = False
-    execution: Any = "auto"
+    chunk: int | None = None
+    progress: bool | None = False
+    execution: str = "auto"
 
     def replace(self, **changes: Any) -> Self:
         """Copy with some fields changed."""
@@ -158,7 +161,7 @@ def canonical(call: Call, batched: bool = False) -> tuple[Call, Lanes]:
             others = [value for value, carried in named.values() if carried] + leaves
             m = contacts_of(name, problem, q0, args, axes, scheme)
             given = numbers_of_lanes(name, given, m, others[0].shape[0] if others else None)
-        split: Any = split_restitution if name == "e" else partial(split_friction, name=name)
+        split = split_restitution if name == "e" else partial(split_friction, name=name)
         problem, number = split(problem, given, dtype)
         shared = stated or is_shared(given)
         number = number[0] if not stated and number.ndim == 2 and number.shape[0] == 1 else number
@@ -194,7 +197,7 @@ def canonical(call: Call, batched: bool = False) -> tuple[Call, Lanes]:
     return call.replace(problem=problem, scheme=scheme, projection=projection, save=save), lanes
 
 
-def _check_states(q0: Any, v0: Any, batched: bool) -> None:
+def _check_states(q0: Array, v0: Array, batched: bool) -> None:
     if not batched:
         if q0.ndim != 1 or q0.shape[0] == 0:
             raise ValueError(f"q0 must have shape (d,), got {q0.shape}; many trajectories at once go through ensemble")
@@ -208,7 +211,7 @@ def _check_states(q0: Any, v0: Any, batched: bool) -> None:
         raise ValueError(f"q0 and v0 must have the same d, got shapes {q0.shape} and {v0.shape}")
 
 
-def _count(t0: Any, t1: Any, h: Any) -> np.ndarray:
+def _count(t0: Array, t1: Array, h: Array) -> np.ndarray:
     """Number of steps of size h from t0 to t1, () or by lane where it differs."""
     if is_traced(t0, t1, h):
         raise ValueError(

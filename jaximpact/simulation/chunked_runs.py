@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from threading import Lock
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +18,7 @@ import numpy as np
 from tqdm import tqdm
 
 from ..jaxtools.argument_checks import check_memory, free_memory
+from ..jaxtools.shapes import PyTree
 from ..jaxtools.spare_memory import new_array
 from ..jaxtools.threads import abandon, make_executor, wait_interruptibly, worker_count
 from ..jaxtools.trace_context import platform, setting
@@ -63,12 +63,12 @@ def _as_slice(lanes: slice | np.ndarray) -> slice | np.ndarray:
 def in_chunks(
     program: Program,
     lanes: Lanes,
-    call: Callable[[Motion, Any], object],
+    call: Callable[[Motion, np.ndarray | None], object],
     chunk: int | None = None,
     progress: bool | None = False,
     one: Motion | None = None,
     on_device: bool = False,
-) -> Any:
+) -> PyTree:
     """Runs ``call(motion, length)`` for every chunk and returns the results by lane, as numpy arrays.
 
     With ``on_device``, results of an accelerator stay in its memory, as jax arrays, if they take at most
@@ -97,7 +97,7 @@ def in_chunks(
         else _HostResults(count)
     )
 
-    def compute(members: Any, padded: slice | np.ndarray) -> None:
+    def compute(members: slice | np.ndarray, padded: slice | np.ndarray) -> None:
         longest = np.asarray(counts[padded].max(), np.int32) if ragged else None
         gathered.put(members, call(lanes.take(padded), longest))
 
@@ -147,7 +147,7 @@ class _HostResults:
         for target, source in zip(jax.tree.leaves(self.arrays), leaves, strict=True):
             target[members] = source[:number]
 
-    def result(self) -> Any:
+    def result(self) -> PyTree:
         return self.arrays
 
 
@@ -157,7 +157,7 @@ class _DeviceResults:
 
     def __init__(self, count: int) -> None:
         self.count, self.lock, self.copies = count, Lock(), _HostResults(count)
-        self.parts: dict[int, Any] = {}  # by first lane
+        self.parts: dict[int, PyTree] = {}  # by first lane
         self.stay: bool | None = None  # not known before the first chunk
 
     def put(self, members: slice, found: object) -> None:
@@ -172,7 +172,7 @@ class _DeviceResults:
         number = members.stop - members.start
         self.parts[members.start] = jax.tree.map(lambda x: x if len(x) == number else x[:number], found)
 
-    def result(self) -> Any:
+    def result(self) -> PyTree:
         if not self.stay:
             return self.copies.result()
         first, *others = (self.parts[start] for start in sorted(self.parts))

@@ -27,7 +27,7 @@ from ..compiler.scalar import Unsupported
 from ..compiler.stream import yields_rows
 from ..jaxtools.dead_code import without_dead_code
 from ..jaxtools.derivative_rules import NO_DERIVATIVE
-from ..jaxtools.shapes import shapes_and_dtypes
+from ..jaxtools.shapes import PyTree, shapes_and_dtypes
 from ..jaxtools.trace_context import full_precision
 from ..mechanics.motion import By, Motion
 from . import reverse_loop as backwards
@@ -370,11 +370,11 @@ class Cotangent(Derivative):
         return backwards.target(parts, value.unflatten, members, axes, count, results, values)
 
 
-def lanewise(function: Any, axes: tuple, count: int | None) -> Callable:
+def lanewise(function: LaneFunction, axes: tuple, count: int | None) -> Callable:
     """The lane function for ``count`` lanes (None: one, without a lane axis), in the form that XLA compiles."""
     of_lanes = function if count is None else jax.vmap(function, in_axes=axes, axis_size=count)
 
-    def run(*operands: Array) -> Any:
+    def run(*operands: Array) -> PyTree:
         with full_precision():
             return of_lanes(*operands)
 
@@ -402,7 +402,7 @@ def _of_account(result: PyTreeDef) -> tuple[bool, ...]:
     return tuple(path[0].name in Account._fields for path, _ in found)
 
 
-def turns_of(function: Any, axes: tuple) -> Callable:
+def turns_of(function: LaneFunction, axes: tuple) -> Callable:
     """Function from the operands to the requests for rows (`RowRequest`) that native code reads.
 
     Raises:

@@ -17,7 +17,7 @@ from ..jaxtools.derivative_rules import NO_DERIVATIVE, forward_first, guard_deri
 from ..jaxtools.jacobians import SMALL
 from ..jaxtools.outlined import cold, outlined
 from ..jaxtools.remembered import remember
-from ..jaxtools.shapes import as_array, as_array_tree, shape_of_result
+from ..jaxtools.shapes import PyTree, as_array, as_array_tree, shape_of_result
 from ..mechanics.contact import ContactLaw, Solved
 from ..mechanics.linearisation import Metric, linearise
 from ..mechanics.motion import Motion
@@ -269,7 +269,7 @@ class MotionLoop:
             state.q, state.v, info.z, impulse, info.chord, info.impulse, kept, pairs, touched, stop, row.watch, **others
         )
 
-    def has_touched(self, impulse: Array, before: Any) -> Array | None:
+    def has_touched(self, impulse: Array, before: State) -> Array | None:
         """Whether any contact has had an impulse so far, (); ``before``: whether one had before the last step.
 
         None unless derivatives of bodies in lists are corrected: in other rows the accumulated impulses show it.
@@ -382,7 +382,7 @@ class MotionLoop:
 
         return lax.cond(inside, again, lambda: found._replace(before=None))
 
-    def value(self, t: Array, row: Row) -> Any:
+    def value(self, t: Array, row: Row) -> PyTree:
         """What is saved of a row: the row itself, or the value of the save function."""
         if self.program.function is None:
             return row
@@ -470,6 +470,6 @@ def needs_contact_step(state: State, info: Info) -> Array:
     return info.acts | (info.status != 0) | ~finite(state)
 
 
-def with_step_number(state: State, n: Any) -> State:
+def with_step_number(state: State, n: ArrayLike) -> State:
     """Copy of a state with another step number."""
     return state._replace(state=with_step_number(state.state, n)) if isinstance(state, Tracked) else state._replace(n=n)

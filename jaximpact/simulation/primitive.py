@@ -86,7 +86,7 @@ _bound = jax.jit(
 )
 
 
-def _evaluate(*operands: Array, primitive: Primitive, function: Any, axes: tuple, count: int | None) -> list:
+def _evaluate(*operands: Array, primitive: Primitive, function: LaneFunction, axes: tuple, count: int | None) -> list:
     """Results on given arrays: of a compiled program, or operation by operation where jax is told not to
     compile (`jax.disable_jit`)."""
     params = {"function": function, "axes": axes, "count": count}
@@ -95,7 +95,7 @@ def _evaluate(*operands: Array, primitive: Primitive, function: Any, axes: tuple
     return _bound(*operands, primitive=primitive, **params)
 
 
-def _abstract(*operands: Array, function: Any, axes: tuple, count: int | None) -> list:
+def _abstract(*operands: Array, function: LaneFunction, axes: tuple, count: int | None) -> list:
     members = of_one_lane(operands, axes)
     if _is_native(function):
         if isinstance(function, Cotangent):
@@ -110,7 +110,9 @@ def _is_native(function: LaneFunction) -> bool:
     return function.value.execution != "xla"
 
 
-def _motion_jvp(primals: Sequence, tangents: Sequence, *, function: Any, axes: tuple, count: int | None) -> tuple:
+def _motion_jvp(
+    primals: Sequence, tangents: Sequence, *, function: LaneFunction, axes: tuple, count: int | None
+) -> tuple:
     moved = tuple(type(t) is not ad.Zero and is_real(x) for x, t in zip(primals, tangents, strict=True))
     changes = [ad.instantiate_zeros(t) for t, m in zip(tangents, moved, strict=True) if m]
     further = tuple(a for a, m in zip(axes, moved, strict=True) if m)
@@ -161,7 +163,7 @@ def _with_jacobian(
 
 # each one program, where jax would compile each of their operations
 @partial(jax.jit, static_argnames=("function", "axes", "count"))
-def _value_and_jacobian(*operands: Any, function: ValueAndJacobian, axes: tuple, count: int | None) -> tuple:
+def _value_and_jacobian(*operands: Array, function: ValueAndJacobian, axes: tuple, count: int | None) -> tuple:
     """The values, and the derivatives (p, ...) or (lanes, p, ...) of those that ``function`` uses."""
     found, number = motion_p.bind(*operands, function=function, axes=axes, count=count), len(function.used)
     return [jnp.squeeze(x, 0 if count is None else 1) for x in found[:number]], found[number:]

@@ -24,7 +24,7 @@ from ..mechanics.user_functions import outcome
 from ..results.save import Save
 from .ends import End, end_of
 
-static: Any = {"static": True}
+static = {"static": True}
 
 
 @jax.tree_util.register_dataclass
@@ -53,7 +53,7 @@ class Program:
     problem: Problem
     scheme: Scheme
     solver: ContactSolver
-    times: Any
+    times: Array | np.ndarray
     rows: int = field(default=0, metadata=static)
     every: int = field(default=0, metadata=static)
     function: Callable | None = field(default=None, metadata=static)
@@ -148,7 +148,7 @@ def classes_of(x: object) -> tuple[type, ...]:
     return (type(x), *(found for part in nodes for found in classes_of(part)))
 
 
-def _saved_times(save: Save, motion: Motion) -> Any:
+def _saved_times(save: Save, motion: Motion) -> Array | np.ndarray:
     """Returns the saved times (k,), a last one at t1 left out, as the final row stands for it;
     ValueError if they are invalid."""
     dtype = motion.q0.dtype

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.typing import ArrayLike
 
 from ..jaxtools.argument_checks import is_traced, short
 from ..mechanics.noise import threefry
@@ -46,14 +47,14 @@ def words_of(key: Any, problem: Problem) -> Any:
     return key if is_traced(key) else np.asarray(key)
 
 
-def of_one(words: Array) -> Any:
+def of_one(words: Array | None) -> Array | None:
     """Returns the words (2,) of the key of one motion, or of a study, or None; ValueError if there are many."""
     if np.ndim(words) > 1:
         raise ValueError(f"key must be one key, got {len(words)}; for many motions use ensemble")
     return words
 
 
-def of_lanes(words: Array, numbers: Any) -> Any:
+def of_lanes(words: Array, numbers: ArrayLike) -> Array | np.ndarray:
     """Returns keys (B, 2) of the motions with these ``numbers`` (B,): those given, or `jax.random.fold_in` of the one
     given and each number."""
     if words.ndim == 2:

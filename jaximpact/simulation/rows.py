@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.typing import ArrayLike
 
 from ..jaxtools.argument_checks import is_traced
+from ..jaxtools.shapes import PyTree
 from ..mechanics.motion import Motion
 from .program import Program
+
+if TYPE_CHECKING:
+    from ..mechanics.rest import Watch
 
 
 class Row(NamedTuple):
@@ -41,9 +47,9 @@ class Row(NamedTuple):
     last: Array
     before: Any = None
     pairs: Array | None = None
-    touched: Any = None
+    touched: Array | None = None
     stop: Any = None
-    watch: Any = None
+    watch: Watch | None = None
     joint_impulse: Any = None
     joint_last: Any = None
     friction_impulse: Any = None
@@ -74,9 +80,9 @@ class RowRequest(NamedTuple):
     the number or the time counts.
     """
 
-    number: Any
-    time: Any
-    last: Any
+    number: Array | np.ndarray
+    time: Array | np.ndarray
+    last: Array | np.ndarray
 
     @classmethod
     def of(cls, program: Program) -> RowRequest:
@@ -89,7 +95,7 @@ class RowRequest(NamedTuple):
         return cls(number.astype(np.int32), times, np.arange(len(times)) == program.rows)
 
 
-def step_at_or_after(times: Any, t0: Any, h: Any, xp: Any = jnp) -> Any:
+def step_at_or_after(times: Array, t0: Array, h: Array, xp: ModuleType = jnp) -> Array:
     """Number of the first step at or after each time, up to round-off; ``xp`` is numpy or jax.numpy."""
     ratio = (times - t0) / h
     slack = 4 * xp.finfo(times.dtype).eps * (1 + xp.abs(ratio) + xp.abs(t0) / h)
@@ -102,7 +108,7 @@ class RowBuffer(NamedTuple):
     Steps that are not saved are written to the last entry, which nobody reads.
     """
 
-    buffer: Any
+    buffer: PyTree
     pointer: Array
 
 
@@ -127,7 +133,7 @@ class RowWriter:
             buffer = jax.tree.map(lambda x: jnp.zeros((rows + 1, *x.shape), x.dtype), shape)
         return RowBuffer(buffer, jnp.zeros((), self.index.dtype))
 
-    def put(self, kept: RowBuffer, k: Any, row: Row, live: Any = True) -> RowBuffer:
+    def put(self, kept: RowBuffer, k: ArrayLike, row: Row, live: Array | bool = True) -> RowBuffer:
         """The buffer with the ``row`` of step k written to it, if that step is saved and the lane is ``live``;
         else unchanged."""
         rows, every = self.program.rows, self.program.every

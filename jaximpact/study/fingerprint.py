@@ -26,6 +26,7 @@ from jax.extend.linear_util import WrappedFun
 from jax.typing import ArrayLike
 
 from ..jaxtools.jaxpr_tools import is_literal
+from ..jaxtools.jaxpr_types import Operand
 from ..mechanics.coefficients import OfSpeed
 from ..mechanics.motion import OF_FRICTION
 from ..mechanics.problem import Problem, is_left_out
@@ -63,7 +64,7 @@ def fingerprint(system: StudySystem, values: Mapping[str, np.ndarray]) -> dict[s
         return {name: hash_of(function, operands) for name, (function, operands) in calls.items() if callable(function)}
 
 
-def calls_of(problem: Problem, t: ArrayLike, q: Array, v: Array, args: object) -> dict[str, tuple[Any, tuple]]:
+def calls_of(problem: Problem, t: ArrayLike, q: Array, v: Array, args: object) -> dict[str, tuple]:
     """Functions of a problem besides its constraints, by name, each with its operands.
 
     None or a number stands for a function that the problem does not have. ``t``, ``q``, ``v``, ``args``: abstract
@@ -219,9 +220,9 @@ class _Program:
 
     @value.register
     def jaxpr(self, jaxpr: Jaxpr) -> None:
-        number: dict[Any, int] = {}
+        number: dict[Operand, int] = {}
 
-        def atoms(xs: Iterable[Any]) -> None:
+        def atoms(xs: Iterable[Operand]) -> None:
             for x in xs:
                 if is_literal(x):
                     self.value(x.val)

@@ -26,6 +26,7 @@ from .plain import decode
 from .spec import OPTIONAL, Spec
 
 if TYPE_CHECKING:
+    from ..mechanics.contact.solver import ContactSolver
     from ..mechanics.scheme import Scheme
 
 
@@ -36,7 +37,7 @@ class StudySystem:
 
     problem: Problem
     scheme: Scheme
-    projection: Any
+    projection: ContactSolver
     save: Save
     base: Arguments
     until: Until | None = None
@@ -78,7 +79,7 @@ class StudySystem:
         varies = with_leaves(values["args"], (None if x is None else name in varied for name, x in args.items()))
         return values | {"args": with_leaves(values["args"], args.values())}, varies
 
-    def lane(self, values: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    def lane(self, values: Mapping[str, np.ndarray]) -> dict:
         """Arguments of `solve` for one lane, from its values of each quantity."""
         columns, varies = self.columns({key: np.asarray(value)[None] for key, value in values.items()})
         swept = {Key.of(key).root for key in values} | {"q0"}

@@ -8,7 +8,7 @@ References:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,9 @@ from ..linearisation import Metric, gap_derivatives, joint_acceleration, lengths
 from ..motion import At, Motion
 from ..problem import Problem
 from ..scheme import State, Traits
+
+if TYPE_CHECKING:
+    from ..joints import Joints
 
 IMPACTS = 3  # impacts of different contacts that are resolved within one step
 
@@ -41,13 +44,13 @@ class Instant(NamedTuple):
         joints, joint_force: linearised joints, and their forces (j,) without contact forces.
     """
 
-    contacts: Any
+    contacts: Contacts
     gap_velocity: Array
     gap_acceleration: Array
     noise: Array
     threshold: Array
     acceleration: Array
-    joints: Any
+    joints: Joints
     joint_force: Array
 
     def joint_forces(self, force: Array) -> Array:
@@ -266,7 +269,7 @@ def _in_turn(strike: Callable, first: Callable, now: tuple, m: int, branches: bo
     return lax.scan(next_one, now, None, length=IMPACTS)[0]
 
 
-def start_and_phase(problem: Problem, motion: Motion, state: State, traits: Traits) -> tuple[At, Any, Array]:
+def start_and_phase(problem: Problem, motion: Motion, state: State, traits: Traits) -> tuple[At, Array, Array]:
     """Returns the place at which a step from ``state`` begins; the restitution, () or (m,), of its impacts, a function
     of approach speeds evaluated there and frozen; and the time () in the step at which their saltation is taken."""
     at, e = At(motion.time(state.n), state.q, state.v, motion.args), motion.e

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, make_dataclass, replace
 from functools import cache, partial
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -85,7 +85,7 @@ class DrivenState(NamedTuple):
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class EventDriven(Scheme):
+class EventDriven(Scheme[DrivenState]):
     """Event-driven scheme with substeps of order 8 chosen by a tolerance, and events located to the same order;
     h only spaces the rows.
 
@@ -147,12 +147,12 @@ class EventDriven(Scheme):
             return super().resolution(motion)
         return frozen(SPREAD * self.tolerance(motion.h.dtype).relative * (motion.t1 - motion.t0))
 
-    def on_piece(self, problem: Problem, motion: Motion, state: Any) -> Problem:
+    def on_piece(self, problem: Problem, motion: Motion, state: DrivenState) -> Problem:
         step = Step(self, problem, Open(), motion, motion.t0, motion.h)
         regime = in_regime(step, state.q, state.v).regime
         return regime.pieces.on(regime.piece(state.where).sides)
 
-    def time_errors(self, motion: Motion, state: Any, contacts: Contacts, speed: Array) -> Array:
+    def time_errors(self, motion: Motion, state: DrivenState, contacts: Contacts, speed: Array) -> Array:
         most = self.resolution(motion)
         if state.error is None or not self.by_tolerance:
             return jnp.broadcast_to(most, speed.shape)
@@ -171,7 +171,7 @@ class EventDriven(Scheme):
             # the force jumps between steps, where contacts that stick would have to break at once
             raise ValueError(f"noise: {type(self).__name__} takes none with friction: use MoreauJean()")
 
-    def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Any, Info]:
+    def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[DrivenState, Info]:
         q0, v0, t0, args = motion.q0, motion.v0, motion.t0, motion.args
         metric = Metric.at(problem, q0, args, t0)
         contacts = linearise(problem, metric, t0, q0, args)
@@ -198,7 +198,9 @@ class EventDriven(Scheme):
             state = state._replace(stop=Stop.start(self.until, t0, q0, v0, force, motion.h, args))
         return state, info
 
-    def free_step(self, problem: Problem, motion: Motion, state: Any, length: Array | None = None) -> tuple[Any, Info]:
+    def free_step(
+        self, problem: Problem, motion: Motion, state: DrivenState, length: Array | None = None
+    ) -> tuple[DrivenState, Info]:
         """Makes one trial over a step h; invalid, with ``info.acts`` set, if an event may lie in it, or substeps are
         chosen by a tolerance."""
         info = Info.none(state.q, state.v, len(state.closed))._replace(acts=jnp.array(True))
@@ -220,8 +222,8 @@ class EventDriven(Scheme):
         return state._replace(n=state.n + 1, q=found.q, v=found.v, low=found.low), info
 
     def step(
-        self, problem: Problem, law: ContactLaw, motion: Motion, state: Any, length: Array | None = None
-    ) -> tuple[Any, Info]:
+        self, problem: Problem, law: ContactLaw, motion: Motion, state: DrivenState, length: Array | None = None
+    ) -> tuple[DrivenState, Info]:
         """Makes one step, to n + 1 or, if given, over a time ``length`` in (0, h]."""
         whole = motion.h if length is None else length
         n, q = state.n, state.q
@@ -299,5 +301,5 @@ def _observing(scheme: type[EventDriven]) -> type[EventDriven]:
     """Returns the class of schemes that do what a ``scheme`` does, `EventDriven` or a class made of it, and have what
     is observed as fields."""
     static = lambda default: field(default=default, metadata={"static": True})
-    observed = [("impacts", int, static(0)), ("until", Any, static(None)), ("kinds", Any, static((IMPACT,)))]
+    observed = [("impacts", int, static(0)), ("until", object, static(None)), ("kinds", tuple, static((IMPACT,)))]
     return jax.tree_util.register_dataclass(make_dataclass(scheme.__name__, observed, bases=(scheme,), frozen=True))

@@ -41,7 +41,7 @@ from .rubbing import impulse_status, modes_at_start, momentum_of, no_friction, r
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Maury(Scheme):
+class Maury(Scheme[State]):
     """Velocity-level scheme for e = 0, also with friction; every position is admissible where
     the constraints are convex in q.
 

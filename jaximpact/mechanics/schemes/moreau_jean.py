@@ -57,7 +57,7 @@ CURVED = 0.1  # fraction of the radius of curvature by which a body may sink int
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class MoreauJean(Scheme):
+class MoreauJean(Scheme[State]):
     """Velocity-level event-capturing scheme with one restitution coefficient for each contact; order 1.
 
     Attributes:

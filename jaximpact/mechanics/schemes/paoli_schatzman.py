@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -51,7 +50,7 @@ CHOICES = {
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class PaoliSchatzman(Scheme):
+class PaoliSchatzman(Scheme[State]):
     """Position-level scheme with restitution e in [0, 1], one coefficient for all contacts; order 1.
 
     The constraint is taken at tau_n = t_n + h (1 - e)/(1 + e): t_{n+1} for e = 0, exact reflection in the frame of a
@@ -165,7 +164,7 @@ class PaoliSchatzman(Scheme):
         at = At(t, q, v, args)
         start = None if first is None else self._start(problem, metric, at, h)
 
-        def choose(x: Any, y: Array) -> Array:
+        def choose(x: Array, y: Array) -> Array:
             return y if first is None else jnp.where(first, x, y)
 
         keep, part = choose(1, 1 - e), choose(1, 1 / (1 + e))

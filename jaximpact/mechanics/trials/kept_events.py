@@ -7,7 +7,7 @@ chance: here each contact gets a time of its own.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -17,6 +17,10 @@ from ..events.impact_record import BREAK, IMPACT, KINDS, RELEASE, REVERSAL, STOP
 from ..status import Status
 from .stops import move_to_zero
 from .trial import Base, Hold, frozen
+
+if TYPE_CHECKING:
+    from .rubbing import RubbingContacts
+    from .smooth_contacts import SmoothContacts
 
 
 def normal_impulses(impulse: Array) -> Array:
@@ -50,8 +54,8 @@ class Turn(NamedTuple):
 
 
 def keep_events(
-    record: ImpactRecord, kinds: tuple[str, ...], turn: Turn, regime: Any, hold: Hold, began: Array,
-    ends: tuple[Base, Base, Base], substep: Array, args: object,
+    record: ImpactRecord, kinds: tuple[str, ...], turn: Turn, regime: SmoothContacts | RubbingContacts, hold: Hold,
+    began: Array, ends: tuple[Base, Base, Base], substep: Array, args: object,
 ) -> tuple[ImpactRecord, Array]:  # fmt: skip
     """Adds the events of some ``kinds`` at the end of a trial to a record, in the order of the kinds and contacts;
     also returns status bits.
@@ -79,7 +83,7 @@ def keep_events(
     base, trial_end, _ = ends
     end = began + (trial_end.elapsed - base.elapsed)
 
-    def values(*at: Any) -> Array:
+    def values(*at: Array) -> Array:
         force = hold(*at[:3], trial_end.closed, trial_end.slack, args)[1]
         if not turn.rubs:
             return force

@@ -48,10 +48,10 @@ class Until:
         contact: set by `Until.impact`: the contact whose impacts are counted instead of changes of sign.
     """
 
-    function: Any
+    function: Callable
     direction: int = 0
     number: int = 1
-    contact: Any = None
+    contact: int | str | None = None
 
     @classmethod
     def impact(cls, contact: int | str = 0, number: int = 1) -> Until:
@@ -159,7 +159,7 @@ class Until:
         return side != 0 if self.direction == 0 else side == -self.direction
 
 
-UntilLike = Until | Callable[..., Any] | None  # a function of a state, or an `Until`
+UntilLike = Until | Callable | None  # a function of a state, or an `Until`
 
 
 @dataclass(frozen=True)

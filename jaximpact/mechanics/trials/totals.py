@@ -35,9 +35,9 @@ class StepTotals(NamedTuple):
     stop: Stop | None
     joints: JointInfo
     error: Any = None
-    until: Any = None
-    spread: Any = None
-    near: Any = None
+    until: Array | None = None
+    spread: Array | None = None
+    near: Array | None = None
 
     def with_collision(
         self,

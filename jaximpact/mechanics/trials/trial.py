@@ -58,7 +58,7 @@ class Base(NamedTuple):
     joint_force: Array
     low: Array | None = None
     where: Any = None
-    held: Any = None
+    held: Array | None = None
 
     def behind(self, trial: Trial, s: Array) -> Base:
         """Returns the base at the end of a trial of length s."""
@@ -152,7 +152,7 @@ class LevelValues(NamedTuple):
         return found.reshape(len(found), -1)
 
 
-Hold = Callable[..., tuple[Array, Array, Array, Any]]  # `held` for one problem, of (t, q, v, closed, slack, args)
+Hold = Callable[..., tuple[Array, Array, Array, Array]]  # `held` for one problem, of (t, q, v, closed, slack, args)
 Watch = Callable[
     [Array, Array, Array, Array], tuple[Array, Array]
 ]  # values and rates of surfaces at (t, q, v, acceleration)
@@ -180,7 +180,7 @@ class Trial(NamedTuple):
     negative: Array
     low: Array | None
     level_values: LevelValues | None
-    borders: Any
+    borders: LevelValues | None
     joint_force: Array
     joint_impulse: Array
     joint_residual: Array
@@ -254,7 +254,7 @@ def attempt(
     base: Base,
     s: Array,
     tolerance: Tolerance,
-    args: Any,
+    args: object,
     hold: Hold,
     stop: Watch | None = None,
     borders: Watch | None = None,
