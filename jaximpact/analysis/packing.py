@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -178,7 +178,7 @@ def packing(
 
 
 def _geometry(
-    bodies: Bodies, t: ArrayLike, q: np.ndarray, args: object, ends: np.ndarray
+    bodies: Any, t: ArrayLike, q: np.ndarray, args: object, ends: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Gradients of the gaps by the first body's position, and branch vectors (`Packing.branch`), (c, space) each."""
     points = np.asarray(bodies.positions(q))
@@ -238,7 +238,7 @@ def _rattlers(ends: np.ndarray, number: int, needed: int) -> np.ndarray:
         holds &= ~few
 
 
-def _box_volume(bodies: Bodies, space: int) -> float:
+def _box_volume(bodies: Any, space: int) -> float:
     """Volume of the periodic box; NaN if a direction is not periodic."""
     box = bodies.box
     return float(np.prod(box)) if box is not None and len(box) == space and None not in box else np.nan

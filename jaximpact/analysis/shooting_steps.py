@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -47,7 +47,7 @@ class How:
     end: Callable
     target: Callable
     save: Save
-    methods: tuple[tuple[str, object], ...]
+    methods: tuple[tuple[str, Any], ...]
 
 
 class _Linear(NamedTuple):

@@ -189,7 +189,7 @@ def slips(
     start = np.asarray(before[:, :1])
     rows = (t, first(modes), np.concatenate([start, after], axis=1), first(np.cumsum(power, axis=1)))
     times, modes, velocity, work = (x[0] if single else x for x in rows)
-    of_events = dict(zip(("lane", "contact", "t", "kind", "before", "after", "row"), events, strict=True))
+    of_events: dict = dict(zip(("lane", "contact", "t", "kind", "before", "after", "row"), events, strict=True))
     return Slips(**of_events, times=times, modes=modes, velocity=velocity, work=work, pairs=pairs)
 
 

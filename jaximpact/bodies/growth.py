@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 from numpy.typing import ArrayLike
 
 from ..mechanics.motion import Motion
@@ -70,7 +69,7 @@ def _move_carry(carry: tuple, old: int, new: int) -> tuple:
     return state, of_row(row), account, kept
 
 
-def widen(x: Array | np.ndarray, axis: int, old: int, new: int, fill: int = 0) -> Array:
+def widen(x: Any, axis: int, old: int, new: int, fill: int = 0) -> Any:
     """Pads an axis of x from ``old`` to ``new`` pair slots with ``fill``.
 
     The entries of obstacles, which follow the pair slots, stay after them.
@@ -90,7 +89,7 @@ def with_slots(solution: Solution, old: int, new: int, number: int) -> Solution:
     return replace(solution, impulse=impulse, pairs=pairs, friction_impulse=rubbed)
 
 
-def trim_room(solution: Solution, problem: Problem) -> Solution:
+def trim_room(solution: Any, problem: Problem) -> Solution:
     """Cuts the rows of a solution to the number of pair slots that the problem states, after its lists had grown.
 
     Pairs with an impulse are kept first. Of a problem without lists the solution is returned unchanged.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -116,7 +116,7 @@ def at_reach(bodies: Bodies, t: ArrayLike, q: Array, args: object) -> Array:
     return jnp.min(jnp.stack(apart), axis=0)
 
 
-def too_short(apart: Array, reach: Array) -> Array:
+def too_short(apart: Any, reach: Any) -> Any:
     """Mask of the gaps ``apart`` (from `at_reach`) that are negative, so that the reach is too short.
 
     Bodies at the distance ``reach`` would overlap.

@@ -134,7 +134,7 @@ class Bodies(OfBodies):
         and gaps of all bodies to their obstacles."""
         return self._gaps(t, q, args, jnp.zeros(1, jnp.int32), jnp.full(1, min(1, self.number - 1), jnp.int32))
 
-    def dimension(self, q: Array) -> int:
+    def dimension(self, q: Any) -> int:
         """Coordinates of a body, D."""
         d = q.shape[-1]
         if d % self.number:
@@ -174,7 +174,7 @@ class Bodies(OfBodies):
             return super().count(t, q, args)
         return self.slots(self.positions(q).shape[1])[0] + self.obstacle_count(t, q, args)
 
-    def positions(self, q: Array) -> Array:
+    def positions(self, q: Any) -> Array:
         """Positions (N, space) of the bodies."""
         D = self.dimension(q)
         return q.reshape(self.number, D)[:, : D if self.space is None else self.space]
@@ -307,7 +307,7 @@ class Bodies(OfBodies):
         pairs = max(slots, pairs + pairs // 2) if members <= cell_capacity else max(2 * slots, 2 * pairs)
         return self._roomier(pairs, max(cell_capacity, members + 4), neighbours.points.shape[-1])
 
-    def enlarge(self, q: Array, lanes: int = 1) -> Bodies:
+    def enlarge(self, q: Any, lanes: int = 1) -> Bodies:
         """Copy with twice the capacity, for bodies at q (d,), in ``lanes`` motions at once."""
         space = self.positions(q).shape[1]
         slots, cell_capacity = self.slots(space)

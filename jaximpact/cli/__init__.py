@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import jax
 
@@ -77,7 +78,7 @@ def _brief_warnings() -> Iterator[None]:
         warnings.simplefilter("always", JaximpactWarning)
         usual = warnings.showwarning
 
-        def tell(message: object, category: type[Warning], *where: object, **more: object) -> None:
+        def tell(message: Any, category: type[Warning], *where: Any, **more: Any) -> None:
             if issubclass(category, JaximpactWarning):
                 print(f"jaximpact: warning: {message}", file=sys.stderr)
             else:

@@ -89,7 +89,7 @@ def _(value: bool | int | None) -> int | None:
     return value
 
 
-def shown(value: object) -> str:
+def shown(value: Any) -> str:
     """Text of a value in a table: numbers with six digits, of an array the first few."""
     if np.ndim(value):
         return ", ".join(map(shown, value[:8])) + (f", ... ({len(value)} in all)" if len(value) > 8 else "")

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import IO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -188,7 +188,7 @@ def _kill(process: subprocess.Popen) -> None:
         process.kill()
 
 
-def _lines_within(limit: float, stream: IO[str]) -> Iterator[str]:
+def _lines_within(limit: float, stream: Any) -> Iterator[str]:
     """Complete lines of a stream; TimeoutError if a line, or the end, takes longer than the limit."""
     lines: SimpleQueue[str] = SimpleQueue()
 

@@ -8,6 +8,7 @@ products by
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -56,7 +57,7 @@ def bound_change(function: Callable[[Array], Array], x: Array, b: Array) -> tupl
     return found, jnp.zeros_like(found) if change is None else change
 
 
-Pair = tuple[Array, Array | None]  # a value, and the bound of its change; None: it is constant
+Pair = tuple[Array, Any]  # a value, and the bound of its change; None: it is constant
 
 
 def _evaluate(jaxpr: AnyJaxpr, constants: Sequence, pairs: Sequence[Pair]) -> list[Pair]:

@@ -355,7 +355,7 @@ def _short_list(expressions: Any) -> str:
     return text if len(text) <= 200 else text[:197] + "..."
 
 
-def _values(names: list[str], args: object, dtype: DTypeLike) -> list[Array]:
+def _values(names: list[str], args: Any, dtype: DTypeLike) -> list[Array]:
     """Returns the values of the parameters, by name, from args; TypeError or ValueError if one is missing."""
     if not names:
         return []

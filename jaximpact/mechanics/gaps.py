@@ -24,7 +24,6 @@ from ..jaxtools.shapes import as_array, shape_of_result
 from .contacts import Contacts
 
 if TYPE_CHECKING:
-    from ..bodies.neighbours import Neighbours
     from ..bodies.start import StartFacts
     from .linearisation import Metric
     from .problem import Problem
@@ -126,7 +125,7 @@ class Gaps:
                 return ~(gap >= change)
         return ~(gaps(q + shift) >= 0)
 
-    def neighbours(self, t: ArrayLike, q: Array, args: object) -> Neighbours | None:
+    def neighbours(self, t: ArrayLike, q: Array, args: object) -> Any:
         """Makes the neighbour list at (t, q); None where none is kept."""
         return None
 

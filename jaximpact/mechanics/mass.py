@@ -3,7 +3,7 @@ and solves at its own cost."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -68,7 +68,7 @@ class Full(NamedTuple):
     """A ``matrix`` (d, d); all but `times` needs its ``factor`` (`linalg.factorise`)."""
 
     matrix: Array
-    factor: Array | None = None
+    factor: Any = None
 
     def factorised(self) -> Full:
         """Returns a copy with its factor."""

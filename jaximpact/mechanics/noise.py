@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -41,7 +41,7 @@ SINE = (
 )
 
 
-def threefry(key: Array, first: ArrayLike, second: ArrayLike) -> tuple:
+def threefry(key: Any, first: ArrayLike, second: Any) -> tuple:
     """Returns two words of 32 random bits for each of the counters (``first``, ``second``); all are uint32, of numpy or
     jax, ``key`` (..., 2)."""
     k0, k1 = key[..., 0], key[..., 1]

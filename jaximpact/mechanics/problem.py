@@ -51,6 +51,7 @@ from .some_contacts import SomeSlips
 
 if TYPE_CHECKING:
     from ..bodies import Bodies
+    from ..bodies.neighbours import Neighbours
 
 NAMING = ("coordinates", "contacts", "units", "joint_names", "quaternions")
 OTHERS = ("joints", "switches", "reset", "slip", "friction", "static_friction", "noise")
@@ -298,7 +299,7 @@ class Problem(metaclass=Named):
         stated = getattr(self, name)
         return stated.sample if self.listed and stated is not None else stated
 
-    def near(self, neighbours: object) -> Problem:
+    def near(self, neighbours: Neighbours | None) -> Problem:
         """Returns the problem restricted to the pairs of a neighbour list; unchanged for None."""
         if neighbours is None:
             return self
@@ -526,7 +527,7 @@ def _value_of(function: Any, *operands: object) -> PyTree:
     return function(*operands) if special else call_outlined(function, *operands)
 
 
-def mass_times(mass: Array | None, v: Array) -> Array:
+def mass_times(mass: ArrayLike | None, v: Array) -> Array:
     """Returns M v, for a mass given as None, a scalar, a (d,) diagonal,
     a (d, d) matrix or diagonal blocks (N, D, D)."""
     return mass_of(mass, v.dtype).times(v)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +18,6 @@ from ..mechanics.problem import Problem
 from ..mechanics.problem_parts import RestitutionLike
 from .quantities import GROUND, value_at
 
-T = TypeVar("T")
-
 OPTIONS = ("switches", "reset", "static_friction")  # of a problem, which a system hands on
 Named = list[tuple[str, str]]  # names, each with its unit
 
@@ -29,13 +27,13 @@ class Kinds(NamedTuple):
     body and a part must be."""
 
     body: type
-    part: type
+    part: Any
     example: str
     body_is: str
     part_is: str
 
 
-def check_system(bodies: object, parts: object, kinds: Kinds) -> None:
+def check_system(bodies: object, parts: Any, kinds: Kinds) -> None:
     """Raises TypeError or ValueError if bodies are no mapping of them by names,
     or if a part is none or joins what is no body."""
     if not isinstance(bodies, Mapping) or not bodies:
@@ -132,7 +130,7 @@ def names_of_stop(stop: Any) -> Named:
 
 
 @lru_cache
-def first_equal(system: T) -> T:
+def first_equal(system: Any) -> Any:
     """The first of all systems that equal this one.
 
     Problems of equal systems share its functions, and by them compiled programs, which jax looks up by the function.

@@ -18,7 +18,7 @@ Number = float | Callable[[Args], Any]  # a number, or a function of args
 Restitution = float | Callable[[Array, Args], Any]  # a number, or a function of the speed of approach and of args
 
 
-def value_at(x: Number, args: object) -> Any:
+def value_at(x: Any, args: object) -> Any:
     """A number x of a part or body: itself or, if it is a function of args, its value at ``args``."""
     return x(args) if callable(x) else x
 

@@ -114,11 +114,11 @@ SOLUTIONS = {
 
 
 @overload
-def draw(result: object, path: None = None, *, ax: Axes | None = None, title: str = "", **options: Any) -> Any: ...
+def draw(result: Any, path: None = None, *, ax: Axes | None = None, title: str = "", **options: Any) -> Any: ...
 @overload
-def draw(result: object, path: str | Path, *, ax: Axes | None = None, title: str = "", **options: Any) -> Path: ...
+def draw(result: Any, path: str | Path, *, ax: Axes | None = None, title: str = "", **options: Any) -> Path: ...
 def draw(
-    result: object, path: str | Path | None = None, *, ax: Axes | None = None, title: str = "", **options: Any
+    result: Any, path: str | Path | None = None, *, ax: Axes | None = None, title: str = "", **options: Any
 ) -> Any:
     """Draws the picture that belongs to the type of a result.
 

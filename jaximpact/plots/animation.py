@@ -35,7 +35,7 @@ def animate(
     draw: Drawing | Sequence[Drawing],
     fps: float = 30.0,
     speed: float = 1.0,
-    ax: Axes | None = None,
+    ax: Any = None,
     title: str = "",
 ) -> Any:
     """Animates a motion, on axes of equal scale whose fixed limits hold all of it.

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from ..mechanics.scheme import State
     from .account import Account
     from .motion_loop import MotionLoop
-    from .rows import RowBuffer
 
 T = TypeVar("T")
 
@@ -61,7 +60,7 @@ class BatchedLoop:
         _, initial, _ = begin
         return (*begin, self.keeper.put(self.keeper.empty(initial), 0, initial))
 
-    def make_step(self, carry: tuple, k: ArrayLike, loses_second_derivative: bool = False) -> tuple:
+    def make_step(self, carry: tuple, k: Array, loses_second_derivative: bool = False) -> tuple:
         """State, row and account after step k, from the ``carry`` before it; ``loses_second_derivative``: as in
         `MotionLoop.make_step`."""
         motion_loop, motion = self.motion_loop, self.motion
@@ -72,7 +71,7 @@ class BatchedLoop:
         look = k % STABILITY_STEPS == 0
         return new, row, lax.cond(look, motion_loop.check_stability, lambda _, account: account, new, account)
 
-    def run(self, begin: tuple, length: Array | None) -> Solution:
+    def run(self, begin: tuple, length: Any) -> Solution:
         """Makes all steps from ``begin`` = (state, row, account) and returns the solution.
 
         ``length``: the largest number of steps if lanes differ in it, else None; surplus steps of a lane do nothing.
@@ -132,7 +131,7 @@ class BatchedLoop:
             rows = jax.tree.map(repeat, rows, last)
         return self.collect(state, row, rows, account)
 
-    def collect(self, state: State, row: Row, kept: RowBuffer, account: Account) -> Solution:
+    def collect(self, state: State, row: Row, kept: PyTree, account: Account) -> Solution:
         """Solution from the last ``state``, the last ``row``, the saved rows ``kept`` before it, and the account."""
         program, motion, motion_loop, index = self.program, self.motion, self.motion_loop, self.keeper.index
         t1, final = motion.t1, motion_loop.row_at_end(row)

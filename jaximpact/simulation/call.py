@@ -6,7 +6,6 @@ A number of a call, such as a restitution, is a field here, one of `Motion`, and
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self, TypedDict
@@ -18,12 +17,12 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from ..jaxtools.argument_checks import check_counts, check_memory, is_traced, real_array
+from ..jaxtools.shapes import PyTree
 from ..jaxtools.threads import refuse_fork
 from ..jaxtools.warnings import remark, remarks_so_far
 from ..mechanics.contact.solver import ContactSolver
 from ..mechanics.motion import STATED, Motion
 from ..mechanics.problem import Problem
-from ..mechanics.problem_parts import FrictionLike
 from ..mechanics.scheme import Scheme
 from ..results.save import Save
 from . import known_calls, random_keys
@@ -82,19 +81,19 @@ class Call:
     """Arguments of motions under their names in `ensemble`; `canonical` returns them checked, and the numbers apart."""
 
     problem: Problem
-    q0: ArrayLike
-    v0: ArrayLike
-    t1: ArrayLike | None = None
-    h: ArrayLike | None = None
-    steps: int | None = None
-    t0: ArrayLike = 0.0
+    q0: Any
+    v0: Any
+    t1: Any = None
+    h: Any = None
+    steps: Any = None
+    t0: Any = 0.0
     scheme: Any = None
     projection: Any = None
-    args: object = None
+    args: PyTree = None
     args_axes: object = None
-    e: ArrayLike | Callable | None = None
-    friction: FrictionLike = None
-    static_friction: FrictionLike = None
+    e: object = None
+    friction: object = None
+    static_friction: object = None
     key: object = None
     save: Any = "final"
     until: Any = None
@@ -161,7 +160,7 @@ def canonical(call: Call, batched: bool = False) -> tuple[Call, Lanes]:
             others = [value for value, carried in named.values() if carried] + leaves
             m = contacts_of(name, problem, q0, args, axes, scheme)
             given = numbers_of_lanes(name, given, m, others[0].shape[0] if others else None)
-        split = split_restitution if name == "e" else partial(split_friction, name=name)
+        split: Any = split_restitution if name == "e" else partial(split_friction, name=name)
         problem, number = split(problem, given, dtype)
         shared = stated or is_shared(given)
         number = number[0] if not stated and number.ndim == 2 and number.shape[0] == 1 else number

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from threading import Lock
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -63,7 +64,7 @@ def _as_slice(lanes: slice | np.ndarray) -> slice | np.ndarray:
 def in_chunks(
     program: Program,
     lanes: Lanes,
-    call: Callable[[Motion, np.ndarray | None], object],
+    call: Callable[[Motion, Any], object],
     chunk: int | None = None,
     progress: bool | None = False,
     one: Motion | None = None,
@@ -97,7 +98,7 @@ def in_chunks(
         else _HostResults(count)
     )
 
-    def compute(members: slice | np.ndarray, padded: slice | np.ndarray) -> None:
+    def compute(members: Any, padded: slice | np.ndarray) -> None:
         longest = np.asarray(counts[padded].max(), np.int32) if ragged else None
         gathered.put(members, call(lanes.take(padded), longest))
 

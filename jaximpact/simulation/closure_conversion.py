@@ -36,7 +36,7 @@ class HoistedFunction:
     types: tuple
     place: int
 
-    def __call__(self, *operands: object) -> PyTree:
+    def __call__(self, *operands: Any) -> PyTree:
         *at, (args, constants) = operands
         leaves, structure = jax.tree.flatten((*at, args))
         leaves = [jnp.asarray(x, dtype) for x, dtype in zip(leaves, self.types, strict=True)]
@@ -48,7 +48,7 @@ class HoistedReset:
     """A problem's reset: evaluates the hoisted function ``behind``, which returns the states after the resets of all
     surfaces, and takes the k-th."""
 
-    behind: Callable
+    behind: Any
 
     def __call__(self, t: ArrayLike, q: Array, v: Array, k: int, args: object) -> tuple[Array, Array]:
         return self.behind(t, q, v, args)[k]
@@ -70,7 +70,7 @@ def without_closures(program: Program, motion: Motion) -> tuple[Program, Motion]
         return HoistedFunction(pure, tuple(x.dtype for x in jax.tree.leaves(at)), len(constants) - 1)
 
     t, q, v, _ = motion.start
-    joints = open_one(problem.joints, t, q)
+    joints: Any = open_one(problem.joints, t, q)
     speeds = jnp.zeros(problem.count(t, q, motion.args), q.dtype) if callable(problem.restitution) else None
     slips = (jnp.zeros(problem.count(t, q, motion.args), q.dtype),) if isinstance(problem.friction, OfSpeed) else ()
     operands = {"restitution": (speeds,), "mass": (q,), "friction": slips, "static_friction": ()}

@@ -402,7 +402,7 @@ def _of_account(result: PyTreeDef) -> tuple[bool, ...]:
     return tuple(path[0].name in Account._fields for path, _ in found)
 
 
-def turns_of(function: LaneFunction, axes: tuple) -> Callable:
+def turns_of(function: Any, axes: tuple) -> Callable:
     """Function from the operands to the requests for rows (`RowRequest`) that native code reads.
 
     Raises:

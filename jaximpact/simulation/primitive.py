@@ -95,7 +95,7 @@ def _evaluate(*operands: Array, primitive: Primitive, function: LaneFunction, ax
     return _bound(*operands, primitive=primitive, **params)
 
 
-def _abstract(*operands: Array, function: LaneFunction, axes: tuple, count: int | None) -> list:
+def _abstract(*operands: Array, function: Any, axes: tuple, count: int | None) -> list:
     members = of_one_lane(operands, axes)
     if _is_native(function):
         if isinstance(function, Cotangent):
@@ -110,9 +110,7 @@ def _is_native(function: LaneFunction) -> bool:
     return function.value.execution != "xla"
 
 
-def _motion_jvp(
-    primals: Sequence, tangents: Sequence, *, function: LaneFunction, axes: tuple, count: int | None
-) -> tuple:
+def _motion_jvp(primals: Sequence, tangents: Sequence, *, function: Any, axes: tuple, count: int | None) -> tuple:
     moved = tuple(type(t) is not ad.Zero and is_real(x) for x, t in zip(primals, tangents, strict=True))
     changes = [ad.instantiate_zeros(t) for t, m in zip(tangents, moved, strict=True) if m]
     further = tuple(a for a, m in zip(axes, moved, strict=True) if m)

@@ -47,14 +47,14 @@ def words_of(key: Any, problem: Problem) -> Any:
     return key if is_traced(key) else np.asarray(key)
 
 
-def of_one(words: Array | None) -> Array | None:
+def of_one(words: Array) -> Any:
     """Returns the words (2,) of the key of one motion, or of a study, or None; ValueError if there are many."""
     if np.ndim(words) > 1:
         raise ValueError(f"key must be one key, got {len(words)}; for many motions use ensemble")
     return words
 
 
-def of_lanes(words: Array, numbers: ArrayLike) -> Array | np.ndarray:
+def of_lanes(words: Array, numbers: ArrayLike) -> Any:
     """Returns keys (B, 2) of the motions with these ``numbers`` (B,): those given, or `jax.random.fold_in` of the one
     given and each number."""
     if words.ndim == 2:

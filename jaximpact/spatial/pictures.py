@@ -25,12 +25,11 @@ from .vectors import basis_across
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from .system import System
 
 Drawing = Callable[["Axes", float, np.ndarray], None]
 
 
-def drawing_of(system: System, azimuth: float, elevation: float) -> Drawing:
+def drawing_of(system: Any, azimuth: float, elevation: float) -> Drawing:
     """Makes the drawing function of a `System`, seen from a direction given by two angles [degrees]."""
     a, e = np.radians([azimuth, elevation])
     towards = np.array([np.cos(e) * np.cos(a), np.cos(e) * np.sin(a), np.sin(e)])
@@ -74,7 +73,7 @@ def drawing_of(system: System, azimuth: float, elevation: float) -> Drawing:
     return draw
 
 
-def _draw_line(ax: Axes, points: np.ndarray, seen: np.ndarray, **style: object) -> None:
+def _draw_line(ax: Axes, points: np.ndarray, seen: np.ndarray, **style: Any) -> None:
     """Draws a line through points (n, 2), lightly along the pieces (n - 1,) that are not ``seen``."""
     for pieces, alpha, width in ((seen, 1.0, 1.4), (~seen, 0.25, 0.8)):
         ends = np.where(pieces[:, None], points[1:], np.nan)
@@ -92,7 +91,7 @@ def _edge(shape: Shape | None, turn: np.ndarray, centre: np.ndarray, across: np.
     return (centre + arms - shape.radius * around[:, None]).reshape(-1, 3)
 
 
-def surfaces_of(system: System, q: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def surfaces_of(system: Any, q: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Surfaces of all bodies that have a shape, at coordinates q (k, d).
 
     Returns:

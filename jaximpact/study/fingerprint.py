@@ -26,7 +26,6 @@ from jax.extend.linear_util import WrappedFun
 from jax.typing import ArrayLike
 
 from ..jaxtools.jaxpr_tools import is_literal
-from ..jaxtools.jaxpr_types import Operand
 from ..mechanics.coefficients import OfSpeed
 from ..mechanics.motion import OF_FRICTION
 from ..mechanics.problem import Problem, is_left_out
@@ -220,9 +219,9 @@ class _Program:
 
     @value.register
     def jaxpr(self, jaxpr: Jaxpr) -> None:
-        number: dict[Operand, int] = {}
+        number: dict[Any, int] = {}
 
-        def atoms(xs: Iterable[Operand]) -> None:
+        def atoms(xs: Iterable[Any]) -> None:
             for x in xs:
                 if is_literal(x):
                     self.value(x.val)

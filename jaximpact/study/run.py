@@ -296,7 +296,7 @@ class Run:
         kept = self.store.kept()
         if not kept:
             return None, 0
-        room = {name: int(kept[f"room_{name}"]) or None for name in ("pairs", "members")}
+        room: dict = {name: int(kept[f"room_{name}"]) or None for name in ("pairs", "members")}
         problem = self._stated
         if problem.listed:
             bodies = problem.bodies

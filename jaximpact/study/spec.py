@@ -168,7 +168,7 @@ class Spec:
         return [name for name in found if name.partition(".")[0] != LIBRARY]
 
 
-def check_entries(kind: str, table: object, names: Iterable[str]) -> None:
+def check_entries(kind: str, table: Any, names: Iterable[str]) -> None:
     """Raises for entries of a table that are not in ``names``, and suggests the closest."""
     check_kind(kind, table, Mapping, "a table")
     for key in table:

@@ -26,7 +26,6 @@ from .plain import decode
 from .spec import OPTIONAL, Spec
 
 if TYPE_CHECKING:
-    from ..mechanics.contact.solver import ContactSolver
     from ..mechanics.scheme import Scheme
 
 
@@ -37,7 +36,7 @@ class StudySystem:
 
     problem: Problem
     scheme: Scheme
-    projection: ContactSolver
+    projection: Any
     save: Save
     base: Arguments
     until: Until | None = None

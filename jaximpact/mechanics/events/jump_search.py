@@ -7,6 +7,7 @@ The tests are made for whole steps (`saltation.jump_status`), and by schemes for
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -110,11 +111,8 @@ class TouchingRates:
         return [jnp.where(self.touching, x, 0) for x in (gap, rate, jnp.maximum(second, 0))]
 
 
-Switching = Switches | TouchingRates
-
-
 def jumps_between(
-    function: Switching, start: tuple, end: tuple, fixed: Sequence, size: Callable[[Crossing], list[Array]]
+    function: Any, start: tuple, end: tuple, fixed: Sequence, size: Callable[[Crossing], list[Array]]
 ) -> Array:
     """Tests whether a function with switches jumps, or has an infinite slope at a switch, between two points, ();
     searches only if sides differ.
@@ -131,7 +129,7 @@ def jumps_between(
 
 
 def search(
-    function: Switching, start: tuple, end: tuple, fixed: Sequence, size: Callable[[Crossing], list[Array]]
+    function: Any, start: tuple, end: tuple, fixed: Sequence, size: Callable[[Crossing], list[Array]]
 ) -> tuple[Crossing, Array]:
     """Locates where a function with switches changes sides between two points, and tests whether it jumps there, ().
 
@@ -158,7 +156,7 @@ def search(
     return found, jnp.any(jnp.stack(jumps))
 
 
-def steep_at(function: Switching, found: Crossing, fixed: Sequence, size: Callable[[Crossing], list[Array]]) -> Array:
+def steep_at(function: Any, found: Crossing, fixed: Sequence, size: Callable[[Crossing], list[Array]]) -> Array:
     """Tests whether a function has an infinite slope at a border that a path has crossed, as sqrt(max(q, 0)) at q = 0,
     (). Arguments as of `search`."""
     if not function.may_end():

@@ -7,7 +7,7 @@ chance: here each contact gets a time of its own.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -17,10 +17,6 @@ from ..events.impact_record import BREAK, IMPACT, KINDS, RELEASE, REVERSAL, STOP
 from ..status import Status
 from .stops import move_to_zero
 from .trial import Base, Hold, frozen
-
-if TYPE_CHECKING:
-    from .rubbing import RubbingContacts
-    from .smooth_contacts import SmoothContacts
 
 
 def normal_impulses(impulse: Array) -> Array:
@@ -54,8 +50,8 @@ class Turn(NamedTuple):
 
 
 def keep_events(
-    record: ImpactRecord, kinds: tuple[str, ...], turn: Turn, regime: SmoothContacts | RubbingContacts, hold: Hold,
-    began: Array, ends: tuple[Base, Base, Base], substep: Array, args: object,
+    record: ImpactRecord, kinds: tuple[str, ...], turn: Turn, regime: Any, hold: Hold, began: Array,
+    ends: tuple[Base, Base, Base], substep: Array, args: object,
 ) -> tuple[ImpactRecord, Array]:  # fmt: skip
     """Adds the events of some ``kinds`` at the end of a trial to a record, in the order of the kinds and contacts;
     also returns status bits.

@@ -9,6 +9,7 @@ combination; where these are others, that is told.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax.numpy as jnp
 from jax import Array
@@ -32,7 +33,7 @@ class InModes(Pieces):
         self._modes, self._held = modes, held
 
     def held_on(self, sides: Sides, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: object) -> Held:
-        def found(sides: Sides, modes: Modes, *at: Array) -> Held:
+        def found(sides: Sides, modes: Modes, *at: Any) -> Held:
             place = modes.place(self.on(sides), at[0], at[1], at[2], at[5])
             return self._held(place, modes.facing(at[0], place), at[3], at[4])
 

@@ -35,9 +35,9 @@ class StepTotals(NamedTuple):
     stop: Stop | None
     joints: JointInfo
     error: Any = None
-    until: Array | None = None
+    until: Any = None
     spread: Array | None = None
-    near: Array | None = None
+    near: Any = None
 
     def with_collision(
         self,

@@ -58,7 +58,7 @@ class Base(NamedTuple):
     joint_force: Array
     low: Array | None = None
     where: Any = None
-    held: Array | None = None
+    held: Any = None
 
     def behind(self, trial: Trial, s: Array) -> Base:
         """Returns the base at the end of a trial of length s."""
@@ -180,7 +180,7 @@ class Trial(NamedTuple):
     negative: Array
     low: Array | None
     level_values: LevelValues | None
-    borders: LevelValues | None
+    borders: Any
     joint_force: Array
     joint_impulse: Array
     joint_residual: Array

@@ -71,7 +71,7 @@ def slip_resolution(allowed: Array, largest: F0, static: F_m | None) -> Array:
     return jnp.maximum(least, LITTLE * largest) if static is None else least
 
 
-def slip_before(slip: Slip) -> FrictionInfo:
+def slip_before(slip: Any) -> FrictionInfo:
     """Returns the modes of contacts in the previous step, with their directions of slip (m, k) as
     components along the present tangents.
 
