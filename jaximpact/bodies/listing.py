@@ -72,7 +72,7 @@ class Listing(Wrapping[Listed]):
         return as_status(outrun, Status.GAP_UNRESOLVED) | as_status(neighbours.lost, Status.NEIGHBOURS_LOST)
 
     def renew_list(
-        self, problem: Problem, motion: Motion, t: Array, state: Listed
+        self, problem: Problem, motion: Motion, t: Array, state: Any
     ) -> tuple[Neighbours, Array, State | Tracked]:
         """Neighbour list for a step that ends at t, made anew if bodies have moved far.
 

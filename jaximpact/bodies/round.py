@@ -123,7 +123,7 @@ def _round(
         **options,
     )
     given_mass = None if np.all(weights == 1) else weights
-    rubs = {"friction": friction, "static_friction": static_friction}
+    rubs: dict = {"friction": friction, "static_friction": static_friction}
     return Problem(total, bodies, mass=given_mass, restitution=restitution, energy=energy, **rubs)
 
 

@@ -218,7 +218,7 @@ def lengths(contacts: Contacts, q: F_d, v: F_d, acceleration: F_m, h: F0) -> F_m
     return jnp.where(jnp.isfinite(found), found, place)
 
 
-def span(h: Array, dtype: DTypeLike) -> Array:
+def span(h: Any, dtype: DTypeLike) -> Any:
     """Returns a time scale () of about a thousand steps h, which converts speeds to lengths: long against a step,
     short against most motions."""
     # shorter in float32, whose round-off over the longer time would hide impacts

@@ -80,7 +80,7 @@ class Motion(NamedTuple):
     friction: Any = None
     static_friction: Any = None
     key: Any = None
-    by: By | None = None
+    by: Any = None  # By
 
     @property
     def start(self) -> At:

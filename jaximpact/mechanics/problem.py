@@ -355,7 +355,7 @@ class Problem(metaclass=Named):
         along = along[:, None] if along.ndim == 1 else along
         return None if normal is None else jnp.asarray(normal, q.dtype), along
 
-    def restitution_at(self, e: Array, rates: Array, args: object) -> Array:
+    def restitution_at(self, e: Any, rates: Array, args: object) -> Array:
         """Returns the restitution of contacts with gap velocities ``rates`` (m,): e, or e times the problem's function
         of approach speeds, (m,).
 
@@ -527,7 +527,7 @@ def _value_of(function: Any, *operands: object) -> PyTree:
     return function(*operands) if special else call_outlined(function, *operands)
 
 
-def mass_times(mass: ArrayLike | None, v: Array) -> Array:
+def mass_times(mass: Any, v: Array) -> Array:
     """Returns M v, for a mass given as None, a scalar, a (d,) diagonal,
     a (d, d) matrix or diagonal blocks (N, D, D)."""
     return mass_of(mass, v.dtype).times(v)

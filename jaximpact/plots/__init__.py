@@ -117,9 +117,7 @@ SOLUTIONS = {
 def draw(result: Any, path: None = None, *, ax: Axes | None = None, title: str = "", **options: Any) -> Any: ...
 @overload
 def draw(result: Any, path: str | Path, *, ax: Axes | None = None, title: str = "", **options: Any) -> Path: ...
-def draw(
-    result: Any, path: str | Path | None = None, *, ax: Axes | None = None, title: str = "", **options: Any
-) -> Any:
+def draw(result: Any, path: str | Path | None = None, *, ax: Any = None, title: str = "", **options: Any) -> Any:
     """Draws the picture that belongs to the type of a result.
 
     ==================  ============================================================================================

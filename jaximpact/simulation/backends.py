@@ -138,9 +138,7 @@ def as_kernel(task: Task, program: Program, lanes: Lanes, shares: int) -> Call:
 
 
 @partial(jax.jit, static_argnames=("task", "axes", "shares"))
-def _kernel(
-    program: Program, motion: Motion, turns: RowRequest | tuple[()], task: Task, axes: tuple, shares: int
-) -> PyTree:
+def _kernel(program: Program, motion: Motion, turns: Any, task: Task, axes: tuple, shares: int) -> PyTree:
     in_axes: Any = Lanes(motion, axes, 0).in_axes if axes else None
     call = lambda motion: kernel.over_lanes(one_lane, (None, in_axes), turns, task=task)(program, motion)
     return _share_lanes(call, in_axes, shares)(motion)

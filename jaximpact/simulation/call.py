@@ -97,9 +97,9 @@ class Call:
     key: object = None
     save: Any = "final"
     until: Any = None
-    chunk: int | None = None
-    progress: bool | None = False
-    execution: str = "auto"
+    chunk: Any = None
+    progress: Any = False
+    execution: Any = "auto"
 
     def replace(self, **changes: Any) -> Self:
         """Copy with some fields changed."""
@@ -210,7 +210,7 @@ def _check_states(q0: Array, v0: Array, batched: bool) -> None:
         raise ValueError(f"q0 and v0 must have the same d, got shapes {q0.shape} and {v0.shape}")
 
 
-def _count(t0: Array, t1: Array, h: Array) -> np.ndarray:
+def _count(t0: Any, t1: Any, h: Any) -> np.ndarray:
     """Number of steps of size h from t0 to t1, () or by lane where it differs."""
     if is_traced(t0, t1, h):
         raise ValueError(

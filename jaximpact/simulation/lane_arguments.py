@@ -124,7 +124,7 @@ def check_lanes(problem: Problem, lanes: Lanes) -> Problem:
     """
     shortest, size = lanes.motion.h.min(), largest_chunk()
 
-    def of_lanes(*one: Array) -> list:
+    def of_lanes(*one: Any) -> list:
         """Reports of the starts, or for each what ``one`` computes, of a chunk of lanes after the other."""
 
         def part(begin: int) -> object:

@@ -370,7 +370,7 @@ class Cotangent(Derivative):
         return backwards.target(parts, value.unflatten, members, axes, count, results, values)
 
 
-def lanewise(function: LaneFunction, axes: tuple, count: int | None) -> Callable:
+def lanewise(function: Any, axes: tuple, count: int | None) -> Callable:
     """The lane function for ``count`` lanes (None: one, without a lane axis), in the form that XLA compiles."""
     of_lanes = function if count is None else jax.vmap(function, in_axes=axes, axis_size=count)
 

@@ -86,7 +86,7 @@ _bound = jax.jit(
 )
 
 
-def _evaluate(*operands: Array, primitive: Primitive, function: LaneFunction, axes: tuple, count: int | None) -> list:
+def _evaluate(*operands: Array, primitive: Primitive, function: Any, axes: tuple, count: int | None) -> list:
     """Results on given arrays: of a compiled program, or operation by operation where jax is told not to
     compile (`jax.disable_jit`)."""
     params = {"function": function, "axes": axes, "count": count}

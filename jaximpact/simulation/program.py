@@ -148,7 +148,7 @@ def classes_of(x: object) -> tuple[type, ...]:
     return (type(x), *(found for part in nodes for found in classes_of(part)))
 
 
-def _saved_times(save: Save, motion: Motion) -> Array | np.ndarray:
+def _saved_times(save: Save, motion: Motion) -> Any:
     """Returns the saved times (k,), a last one at t1 left out, as the final row stands for it;
     ValueError if they are invalid."""
     dtype = motion.q0.dtype

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.typing import ArrayLike
 
 from ..jaxtools.argument_checks import is_traced, short
 from ..mechanics.noise import threefry
@@ -54,7 +53,7 @@ def of_one(words: Array) -> Any:
     return words
 
 
-def of_lanes(words: Array, numbers: ArrayLike) -> Any:
+def of_lanes(words: Array, numbers: Any) -> Any:
     """Returns keys (B, 2) of the motions with these ``numbers`` (B,): those given, or `jax.random.fold_in` of the one
     given and each number."""
     if words.ndim == 2:

@@ -77,9 +77,9 @@ class RowRequest(NamedTuple):
     the number or the time counts.
     """
 
-    number: Array | np.ndarray
-    time: Array | np.ndarray
-    last: Array | np.ndarray
+    number: Any
+    time: Any
+    last: Any
 
     @classmethod
     def of(cls, program: Program) -> RowRequest:

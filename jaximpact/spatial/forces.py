@@ -25,7 +25,7 @@ class Motor(Part):
     of a slider a force [N]."""
 
     of_hinge = True
-    torque: float | Callable
+    torque: Any
 
     def load(self, loads: Loads, twists: Twists, t: ArrayLike, args: object) -> None:
         torque = self.torque

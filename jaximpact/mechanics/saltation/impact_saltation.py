@@ -8,7 +8,7 @@ References:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,9 +23,6 @@ from ..linearisation import Metric, gap_derivatives, joint_acceleration, lengths
 from ..motion import At, Motion
 from ..problem import Problem
 from ..scheme import State, Traits
-
-if TYPE_CHECKING:
-    from ..joints import Joints
 
 IMPACTS = 3  # impacts of different contacts that are resolved within one step
 
@@ -44,13 +41,13 @@ class Instant(NamedTuple):
         joints, joint_force: linearised joints, and their forces (j,) without contact forces.
     """
 
-    contacts: Contacts
+    contacts: Any
     gap_velocity: Array
     gap_acceleration: Array
     noise: Array
     threshold: Array
     acceleration: Array
-    joints: Joints
+    joints: Any
     joint_force: Array
 
     def joint_forces(self, force: Array) -> Array:

@@ -57,7 +57,7 @@ class ImpactTimes(NamedTuple):
         """Returns the time (n,) from the latest impact of each part to the step of number n, 0 before any."""
         return jnp.where(self.latest >= 0, elapsed(h, self.latest, n), 0)
 
-    def of_gaps(self, n: Array, metric: Metric, by_entry: Callable[..., Array], known: tuple) -> tuple[Array, Array]:
+    def of_gaps(self, n: Array, metric: Metric, by_entry: Callable, known: tuple) -> tuple[Array, Array]:
         """Returns what `Tracked` holds of each gap (m,) at the step of number n: when it was ``struck``,
         and how much it is ``aside``.
 

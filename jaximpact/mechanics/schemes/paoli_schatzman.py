@@ -166,7 +166,7 @@ class PaoliSchatzman(Scheme[State]):
         at = At(t, q, v, args)
         start = None if first is None else self._start(problem, metric, at, h)
 
-        def choose(x: Any, y: Array | float) -> Array:
+        def choose(x: Any, y: Any) -> Array:
             return y if first is None else jnp.where(first, x, y)
 
         keep, part = choose(1, 1 - e), choose(1, 1 / (1 + e))

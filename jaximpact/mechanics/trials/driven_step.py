@@ -6,7 +6,7 @@ The loop carries a `TrialCarry`; its constant inputs are a `Step`.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -100,7 +100,7 @@ def turn(step: Step, carry: TrialCarry) -> TrialCarry:
     shortest = SHORT * jnp.finfo(s.dtype).eps * frozen(jnp.abs(t) + whole)
     known = jax.tree.map(frozen, found)
     verdict = decide_on_trial(base, search, known, frozen(s), shortest, frozen(whole), TABLEAUS[scheme.order])
-    stops: Array | bool = False
+    stops: Any = False
     switched = search.borders
     if regime.count:
         slid = regime.slid(base.where)

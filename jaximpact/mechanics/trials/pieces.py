@@ -52,7 +52,7 @@ FLAT = 10
 # roundings of the terms of a stated surface's function: distance from the surface at which the force is safely on one
 # side of it
 INSIDE = 64
-Held = tuple[Array, Array, Array, Array]  # as `trial.held` gives
+Held = tuple[Array, Array, Array, Any]  # as `trial.held` gives
 Pace = tuple[Array, Array, Array]  # time scale (), velocity and acceleration (d,) of a motion
 
 

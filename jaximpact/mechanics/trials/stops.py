@@ -48,7 +48,7 @@ class Until:
         contact: set by `Until.impact`: the contact whose impacts are counted instead of changes of sign.
     """
 
-    function: Callable
+    function: Any
     direction: int = 0
     number: int = 1
     contact: int | str | None = None

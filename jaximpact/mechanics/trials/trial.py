@@ -254,7 +254,7 @@ def attempt(
     base: Base,
     s: Array,
     tolerance: Tolerance,
-    args: object,
+    args: Any,
     hold: Hold,
     stop: Watch | None = None,
     borders: Watch | None = None,

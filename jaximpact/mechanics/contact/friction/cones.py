@@ -12,7 +12,7 @@ a contact that slips would lift off.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -229,7 +229,7 @@ class ConeProblem(NamedTuple):
         slip_direction: F_mk | None,
         times: int = 1,
         turning: bool = False,
-        several: B0 | None = None,
+        several: Any = None,
     ) -> F_mr:
         """Solves for the impulses (m, 1 + k) of contacts whose ``modes`` (m,) are known,
         by ``times`` Newton steps from impulses x (m, 1 + k).
@@ -317,9 +317,8 @@ class ConeProblem(NamedTuple):
 
 
 def _inverse(
-    cones: ConeProblem, y: F_mr, scale: Array, modes: I_m, slip_direction: F_mk | None, several: B0 | None,
-    turning: bool,
-) -> F_nn:  # fmt: skip
+    cones: ConeProblem, y: F_mr, scale: Array, modes: I_m, slip_direction: F_mk | None, several: Any, turning: bool
+) -> F_nn:
     """Returns the inverse of the derivative of `ConeProblem.in_modes`'s equations at y, by which Newton's steps go."""
     delassus, eye = cones.delassus(), jnp.eye(y.size, dtype=y.dtype)
     known = cones._replace(rows=delassus, response=eye)  # the same velocities, by fewer products
