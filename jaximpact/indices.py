@@ -103,13 +103,11 @@ class Plan(ABC):
             raise ValueError(f"study: {study.path} has another design than this plan makes: give it plan.design()")
         return study.solution()
 
-    def _salib(self) -> dict[str, Any]:
+    def _salib(self) -> dict:
         bounds = [[float(x) for x in pair] for pair in self.bounds.values()]
         return {"num_vars": len(bounds), "names": list(self.bounds), "bounds": bounds}
 
-    def _names_and_units(
-        self, outputs: tuple[str, ...], naming: Labels, units: Mapping[str, str] | None
-    ) -> dict[str, Any]:
+    def _names_and_units(self, outputs: tuple[str, ...], naming: Labels, units: Mapping[str, str] | None) -> dict:
         """Names and units of outputs and inputs, as fields of `Indices`."""
         inputs = tuple(_name(Key.of(text), naming) for text in self.bounds)
         strange = sorted({*(units or {})} - {*outputs, *inputs})
@@ -136,7 +134,7 @@ class Plan(ABC):
 
     def _by_blocks(
         self, study: Reading, output: Callable, units: Mapping[str, str] | None, size: int, analyse: Callable
-    ) -> dict[str, Any]:
+    ) -> dict:
         """Applies ``analyse(y, kept)`` to each output: its values y in the lanes that are used,
         and the mask ``kept`` (B,) of these lanes.
 
@@ -275,7 +273,7 @@ class Morris(Plan):
         sample = self.sample()
 
         def analyse(y: np.ndarray, lanes: np.ndarray) -> dict[str, np.ndarray]:
-            options: dict[str, Any] = {
+            options: dict = {
                 "num_resamples": RESAMPLES,
                 "conf_level": LEVEL,
                 "num_levels": self.levels,

@@ -15,10 +15,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..jaxtools.argument_checks import MAX_COUNT, as_tuple, check_kind, named_leaves, real, real_number
+from ..jaxtools.shapes import PyTree
 from ..jaxtools.trace_context import is_concrete
 from ..mechanics.motion import OF_CONTACTS
 from ..mechanics.motion import STATED as STATED_AS
 from ..mechanics.problem import Problem
+from ..mechanics.problem_parts import Args
 from ..results import Solution
 from ..results.impulse_intervals import runs
 from ..results.result import Result
@@ -52,7 +54,7 @@ def check_steps(steps: int, periods: int, what: str, name: str = "steps") -> Non
 
 
 # a time: a number, numbers (B,) by lane, or a function of the args of one lane
-TimeLike = ArrayLike | Callable[[Any], ArrayLike]
+TimeLike = ArrayLike | Callable[[Args], ArrayLike]
 ParameterName = str | int | Sequence[str | int]  # a key of args, or keys into nested ones
 
 
@@ -140,7 +142,7 @@ def check_result(name: str, value: Result, kind: type, source: str) -> None:
         raise TypeError(f"{name} is traced: analyses take known numbers, call them outside of jax's transformations")
 
 
-def one_lane(args: object, args_axes: object, lane: int = 0) -> Any:
+def one_lane(args: object, args_axes: object, lane: int = 0) -> PyTree:
     """Returns the args of the lane numbered ``lane``, without lane axes."""
     return jax.tree.map(lambda axis, x: x if axis < 0 else x[lane], full_axes(args, args_axes), args)
 
@@ -166,7 +168,7 @@ def number_of(name: str, value: TimeLike, args: object, args_axes: object) -> np
     return value
 
 
-def _lane_by_lane(name: str, function: Callable[[Any], ArrayLike], args: object, args_axes: object) -> ArrayLike:
+def _lane_by_lane(name: str, function: Callable[[Args], ArrayLike], args: object, args_axes: object) -> ArrayLike:
     """Evaluates a ``function`` of one lane's args for all lanes: by vmap, or one by one if it cannot be traced;
     ``name``: its name in messages."""
     axes, (leaves, structure) = leaf_axes(args, args_axes), jax.tree.flatten(args)
@@ -331,7 +333,7 @@ def takes_study(function: Callable[P, R]) -> Callable[P, R]:
                 options["groups"] = study.quantity(options["groups"])
         if "problem" in names:
             found["problem"] = study.problem
-        return cast(Callable[..., Any], function)(**found | options)
+        return cast(Callable, function)(**found | options)
 
     return of_a_study(of_study)(function)
 
@@ -355,7 +357,7 @@ def _call_eagerly(function: Callable[P, R], *given: P.args, **options: P.kwargs)
         ) from error
 
 
-def of_a_study(other: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def of_a_study(other: Callable) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Decorator: if the first argument of the analysis is a `Study`,
     ``other(study, **options)`` is called in its place."""
 

@@ -165,7 +165,7 @@ def find(solution: Solution, surface: Surface, direction: int, args: object, arg
     return Crossings(lane[passed], t, q, v, np.where(up[passed], 1, -1), solution.naming)
 
 
-Pieces = tuple[Any, ...]
+Pieces = tuple
 
 
 def _state(piece: Pieces, s: Array) -> tuple[Array, Array, Array]:

@@ -14,6 +14,7 @@ import numpy as np
 from jax import Array
 
 from ..jaxtools.argument_checks import known_numbers
+from ..jaxtools.shapes import PyTree
 from ..mechanics.contact.solver import ContactSolver
 from ..mechanics.joint_projection import nearest_on_joints
 from ..mechanics.linearisation import Metric, closure, linearise
@@ -23,7 +24,7 @@ from ..mechanics.scheme import Scheme, Timing
 from ..results import Solution
 from ..results.save import SaveLike
 from ..simulation.arguments import choose_methods
-from ..simulation.call import Call, numbers_of_one
+from ..simulation.call import Arguments, Call, numbers_of_one
 from ..simulation.canonical_arrays import canonical_state, cast_numbers, full_axes
 from ..simulation.ensemble import ensemble
 from ..simulation.lane_arguments import contacts_of, is_shared, numbers_of_lanes
@@ -55,12 +56,12 @@ class ForcedMotions:
         return self.lanes.count
 
     @property
-    def args(self) -> Any:
+    def args(self) -> PyTree:
         """Parameters, as `ensemble` takes them with ``args_axes``."""
         return self.lanes.motion.args
 
     @property
-    def args_axes(self) -> Any:
+    def args_axes(self) -> PyTree:
         """Lane axes of the parameters, as `ensemble` takes them."""
         return jax.tree.map(lambda mark: None if mark < 0 else mark, self.lanes.marks.args)
 
@@ -202,7 +203,7 @@ def gather(call: Call, period: TimeLike, phase: float) -> ForcedMotions:
         raise ValueError(f"lane axes must have one length, got {sizes}")
     count, d = next(iter(sizes.values()), 1), q0.shape[-1]
     q0, v0 = np.broadcast_to(q0, (count, d)), np.broadcast_to(v0, (count, v0.shape[-1]))
-    times: Any = dict.fromkeys(("t0", "t1", "h", "steps"))
+    times: Arguments = dict.fromkeys(("t0", "t1", "h", "steps"))
     by_lane = {name: None if x is None else -1 if is_shared(x) else 0 for name, x in numbers.items()}
     numbers = {name: None if x is None else np.asarray(x, q0.dtype) for name, x in numbers.items()}
     key = None if key is None else of_lanes(key, range(count))

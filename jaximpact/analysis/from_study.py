@@ -161,7 +161,7 @@ def basin_arguments(study: StudyLike) -> Arguments:
     return _first(study) | {"coordinates": coordinates, "x": values[0], "y": values[1]}
 
 
-def _pair(study: StudyLike, roots: tuple[str, ...], what: str) -> tuple[tuple[Any, ...], tuple[np.ndarray, ...]]:
+def _pair(study: StudyLike, roots: tuple[str, ...], what: str) -> tuple[tuple, tuple[np.ndarray, ...]]:
     """Returns the keys and the values of the two quantities that a study varies over a grid; ValueError unless their
     names begin with ``roots``.
 

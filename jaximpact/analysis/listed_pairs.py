@@ -47,7 +47,7 @@ class SelectedPairs(NamedTuple):
         Raises:
             ValueError: the solution is not one of these bodies.
         """
-        bodies: Any = problem.constraints
+        bodies = problem.bodies
         check_pairs(problem, solution)
         pairs, impulse = np.asarray(solution.pairs), np.asarray(solution.impulse)
         n = bodies.number
@@ -108,7 +108,7 @@ def pair_name(ends: np.ndarray) -> str:
 
 def check_pairs(problem: Problem, solution: Solution) -> None:
     """Raises ValueError if a solution cannot belong to the bodies of a problem."""
-    bodies: Any = problem.constraints
+    bodies = problem.bodies
     q, pairs = np.asarray(solution.q), solution.pairs
     reason = "give the problem that the solution was computed with"
     if pairs is None:

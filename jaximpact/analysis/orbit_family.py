@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
+from ..jaxtools.shapes import PyTree
 from ..mechanics.impact_law import require_newton
 from ..mechanics.linearisation import Metric, linearise
 from ..mechanics.motion import OF_CONTACTS, OF_FRICTION
@@ -136,7 +137,7 @@ class OrbitFamily:
         """Value of the parameter at z."""
         return float(self.low + self.width * z[-1])
 
-    def args(self, p: float) -> Any:
+    def args(self, p: float) -> PyTree:
         args = self.call.args
         return args if self.root in OF_CONTACTS else args | {self.key: p}
 
@@ -290,7 +291,7 @@ class OrbitFamily:
         return found, rows, orbit_slips(program.problem, motion, data) if program.problem.rubs else OrbitSlips()
 
 
-def _observer(problem: Problem) -> Callable[..., Any]:
+def _observer(problem: Problem) -> Callable:
     """Compiled function of t (k,), q (k, d) and args: gaps (k, m) and diagonals of the Delassus matrix (k,
     m) at the rows of a motion."""
 

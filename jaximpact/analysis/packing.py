@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,9 @@ from ..results.result import Result
 from ..simulation.canonical_arrays import cast_numbers
 from .checks import check_result
 from .listed_pairs import check_pairs, is_listed
+
+if TYPE_CHECKING:
+    from ..bodies import Bodies
 
 
 @dataclass(frozen=True, repr=False)
@@ -133,7 +136,7 @@ def packing(
         raise ValueError(f"h and volume must be positive, got h={h!r}, volume={volume!r}")
     if not -len(solution.t) <= row < len(solution.t):
         raise ValueError(f"row={row}: the solution has {len(solution.t)} rows")
-    bodies: Any = problem.constraints
+    bodies = problem.bodies
     q = np.asarray(solution.z[row])
     ends, impulse = np.asarray(solution.pairs)[row], np.asarray(solution.impulse[row])
     pushes = impulse > (least * np.mean(impulse[impulse > 0]) if np.any(impulse > 0) else 0)
@@ -197,7 +200,7 @@ def _geometry(
     return gradient, branch
 
 
-def _slip_gradient(bodies: Any, t: ArrayLike, q: np.ndarray, args: object, ends: np.ndarray) -> np.ndarray:
+def _slip_gradient(bodies: Bodies, t: ArrayLike, q: np.ndarray, args: object, ends: np.ndarray) -> np.ndarray:
     """Gradients (c, k, space) of slip velocities by the first body's velocity:
     by virtual power the directions of friction on it."""
     each, time = jnp.asarray(q).reshape(bodies.number, -1), jnp.asarray(t)

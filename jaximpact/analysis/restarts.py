@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..jaxtools.argument_checks import is_traced
+from ..jaxtools.shapes import PyTree
 from ..jaxtools.warnings import without_remarks
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
@@ -133,7 +134,7 @@ def _recomputed_one(call: Call, solution: Solution, t: ArrayLike) -> Solution:
     times = jnp.atleast_1d(jnp.asarray(t, solution.q.dtype))
     row = jnp.clip(jnp.searchsorted(solution.t, times, side="left") - 1, 0, solution.t.shape[0] - 2)
 
-    def one(t: ArrayLike, row: Any) -> Any:
+    def one(t: ArrayLike, row: PyTree) -> PyTree:
         start = {"q0": solution.q[row], "v0": solution.v[row], "t0": solution.t[row]}
         run = solve(call.replace(**start, t1=t, steps=1, args_axes=None))
         state = {name: getattr(run, name)[-1] for name in ("q", "v", "z")}

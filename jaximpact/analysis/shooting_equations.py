@@ -106,7 +106,7 @@ class ShootingEquations:
         guess = np.asarray(lanes.motion.t1 - lanes.motion.t0)
         return inside & (y[:, -1] < NEAR * guess) & (y[:, -1] > guess / NEAR)
 
-    def evaluate(self, lanes: Lanes, y: np.ndarray, wrt: tuple[str, ...] = ()) -> tuple[Any, ...]:
+    def evaluate(self, lanes: Lanes, y: np.ndarray, wrt: tuple[str, ...] = ()) -> tuple:
         """Evaluates the equations at unknowns y (B, n).
 
         Returns the residuals (B, n), their Jacobian (B, n, n), statuses (B,), and the Jacobian of the final states by

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from ..jaxtools.shapes import PyTree
 from ..mechanics.problem import Problem
 from ..mechanics.status import FAILURES, Status
 from ..mechanics.user_functions import named_errors
@@ -78,13 +79,15 @@ class _Linear(NamedTuple):
 
 
 @partial(jax.jit, static_argnames=("how",))
-def _run(problem: Problem, how: How, given: dict, x: Array, u: Array, t0: Array, t1: Array) -> tuple[Any, Any, Array]:
+def _run(
+    problem: Problem, how: How, given: dict, x: Array, u: Array, t0: Array, t1: Array
+) -> tuple[PyTree, PyTree, Array]:
     """Values (B, N, ...) of the intervals from states x (B, N, 2d) with controls u (B, N, k): (state at the end,
     residuals of the path, of the end, targets), their derivatives with a last axis of (q, v, u, t1), and statuses (B,
     N)."""
     d, n = x.shape[-1] // 2, x.shape[1]
 
-    def interval(k: Array, x: Array, u: Array, t1: Array) -> tuple[Any, Any, Array]:
+    def interval(k: Array, x: Array, u: Array, t1: Array) -> tuple[PyTree, PyTree, Array]:
         def move(z: Array) -> tuple[tuple, tuple[tuple, Array]]:
             q, v, u, end = z[:d], z[d : 2 * d], z[2 * d : -1], z[-1]
             begin, finish = (t0 + (end - t0) * ((k + i) / n) for i in (0, 1))

@@ -189,7 +189,7 @@ def slips(
     start = np.asarray(before[:, :1])
     rows = (t, first(modes), np.concatenate([start, after], axis=1), first(np.cumsum(power, axis=1)))
     times, modes, velocity, work = (x[0] if single else x for x in rows)
-    of_events: Any = dict(zip(("lane", "contact", "t", "kind", "before", "after", "row"), events, strict=True))
+    of_events: dict = dict(zip(("lane", "contact", "t", "kind", "before", "after", "row"), events, strict=True))
     return Slips(**of_events, times=times, modes=modes, velocity=velocity, work=work, pairs=pairs)
 
 
@@ -239,7 +239,7 @@ def _look(problem: Problem, lanes: tuple, ends: bool, operands: tuple) -> tuple[
                 terms = jnp.abs(jax.jacfwd(slip)(v)) @ jnp.abs(w) + jnp.abs(drift)
                 # of a slip that is rounding no share of that is left
                 metric = Metric.at(own, place, args, end)
-                tangent: Any = Slip.at(own, metric, end, place, w, args)
+                tangent = Slip.at(own, metric, end, place, w, args)
                 scale = jnp.max(jnp.einsum("mkd,dmk->mk", tangent.jacobian, tangent.response), axis=1)
                 scale = jnp.finfo(v.dtype).eps ** 0.5 * scale
             of_gap = gap_scales(own, end, place, args)

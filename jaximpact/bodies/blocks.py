@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from ..jaxtools.argument_checks import check_whole
+from ..mechanics.problem_parts import Args
 
 
 def block_mass(
-    number: int, of_one: Callable[[Array, Any], Array], each: Callable | None = None
-) -> Callable[[Array, Any], Array]:
+    number: int, of_one: Callable[[Array, Args], Array], each: Callable | None = None
+) -> Callable[[Array, Args], Array]:
     """Makes the function ``mass(q, args)`` of a `Problem` of many bodies, which returns blocks (N, D, D), one per body.
 
     Equations with the mass matrix are solved block by block, so that the work grows linearly with the number of bodies.

@@ -52,7 +52,7 @@ TINY = 1e-300
 CENTRED, OFF = 0.3, 2.0
 SHORTER, TRIALS = 0.8, 16  # factor of steps that are refused, and trials in all
 # on the diagonal where they are not small, which keeps factors sparse
-PIVOTS: dict[str, Any] = {"diag_pivot_thresh": 1e-3, "options": {"SymmetricMode": True}}
+PIVOTS: dict = {"diag_pivot_thresh": 1e-3, "options": {"SymmetricMode": True}}
 PARTS = (1.0, 0.5, 0.2, 0.05)  # of the way back to the path
 
 

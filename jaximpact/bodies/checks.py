@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
-from ..jaxtools.shapes import as_array_tree
+from ..jaxtools.shapes import PyTree, as_array_tree
 from ..mechanics.coefficients import OfSpeed
 from ..mechanics.motion import OF_FRICTION
 from ..mechanics.user_functions import outcome as user_outcome
@@ -136,6 +136,6 @@ def check_blocks(bodies: Bodies, shape: tuple[int, ...], d: int) -> None:
         raise ValueError(f"mass has {shape[0]} blocks, and there are {number} bodies: give one for each")
 
 
-def of_one(every: Any) -> Any:
+def of_one(every: PyTree) -> PyTree:
     """Shapes of one body's parameters, from those of all bodies."""
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), every)

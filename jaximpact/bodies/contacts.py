@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import ClassVar, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -89,7 +89,7 @@ class PairContacts:
         (d,), the function from velocities (d,) to contact velocities (m, 1 + k),
         and the diagonal of the Delassus matrix (m, 1 + k).
         """
-        slip: Any = self.slip
+        slip = self.slip
         rows = (self, *slip.tangents)
 
         def jump(x: Array) -> Array:
@@ -224,7 +224,7 @@ class PairContacts:
         velocities without impulses; ``allowed``: tolerance, the natural residual () or (m,) [velocity] up to which a
         contact counts as solved; ``guess`` (m, 1 + k): impulses to start from; ``limit``: largest number of iterations.
         """
-        slip: Any = self.slip
+        slip = self.slip
         columns = jnp.stack([jnp.concatenate(row._halves(), axis=1) for row in (self, *slip.tangents)], axis=1)
         known = (
             columns,
@@ -267,8 +267,8 @@ class PairContacts:
     def masked(self, active: Array) -> PairContacts:
         """Copy in which the gradients of contacts that are not ``active`` (m,) are zero."""
         names = ("gi", "gj", "ri", "rj", "hi", "hj")
-        kept: dict[str, Any] = {x: getattr(self, x) for x in names if getattr(self, x) is not None}
-        changed: dict[str, Any] = {name: jnp.where(active[:, None], x, 0) for name, x in kept.items()}
+        kept = {x: getattr(self, x) for x in names if getattr(self, x) is not None}
+        changed: dict = {name: jnp.where(active[:, None], x, 0) for name, x in kept.items()}
         return replace(self, **changed)
 
     def _at_bodies(self, gi: Array, gj: Array, v: Array) -> Array:
@@ -372,7 +372,7 @@ def _rows(x: Array, body: Array) -> Array:
     return x.at[body].get(mode="clip", wrap_negative_indices=False)
 
 
-def responses(metric: Metric, i: Array, j: Array, gi: Array, gj: Array, bodies: int) -> dict[str, Any]:
+def responses(metric: Metric, i: Array, j: Array, gi: Array, gj: Array, bodies: int) -> dict:
     """Fields of `PairContacts` that depend on the mass, by name: gradients times M^-1, and gradients times H,
     where H' H = M^-1."""
     if metric.matrix is None:
@@ -384,7 +384,7 @@ def responses(metric: Metric, i: Array, j: Array, gi: Array, gj: Array, bodies: 
     return {"ri": gi * inverse[i], "rj": gj * inverse[j], "hi": None, "hj": None}
 
 
-def _by_blocks(metric: Metric, end: str, body: Array, g: Array) -> dict[str, Any]:
+def _by_blocks(metric: Metric, end: str, body: Array, g: Array) -> dict:
     """The fields of `responses` for one end of each contact, "i" or "j", if the mass matrix has a block for each body.
 
     ``body`` (m,): the body at that end; ``g`` (m, D): gradients with respect to its coordinates, zero for an obstacle.

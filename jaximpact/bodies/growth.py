@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,10 @@ from numpy.typing import ArrayLike
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
 
+if TYPE_CHECKING:
+    from ..results import Solution
+    from ..simulation.rows import Row
+
 
 def enlarge(problem: Problem, q0: ArrayLike, lanes: int = 1) -> Problem:
     """The problem with twice the capacity for near pairs, for ``lanes`` motions at once.
@@ -20,13 +24,13 @@ def enlarge(problem: Problem, q0: ArrayLike, lanes: int = 1) -> Problem:
     Raises:
         ValueError: memory does not suffice.
     """
-    bodies: Any = problem.constraints
+    bodies = problem.bodies
     return problem.replace(constraints=bodies.enlarge(q0, lanes))
 
 
 def slots(problem: Problem, q0: ArrayLike) -> int:
     """Capacity of a problem's neighbour lists, in pairs."""
-    bodies: Any = problem.constraints
+    bodies = problem.bodies
     return bodies.slots(bodies.positions(q0).shape[1])[0]
 
 
@@ -35,7 +39,7 @@ def grow(problem: Problem, motion: Motion, carry: tuple) -> tuple[Problem, tuple
 
     Returns the problem with the new capacity, and the carry in arrays of that size.
     """
-    bodies: Any = problem.constraints
+    bodies = problem.bodies
     state = carry[0]
     # the pairs that the step found and that its list could not hold
     found = jax.jit(bodies.neighbours)(motion.time(state.n + 1), state.q, motion.args)
@@ -55,7 +59,7 @@ def _move_carry(carry: tuple, old: int, new: int) -> tuple:
     rubbed = lambda x: widen(x, -2, old, new)
     state = listed._replace(state=listed.state.relisted(room), neighbours=neighbours, impulse=rubbed(listed.impulse))
 
-    def of_row(row: Any) -> Any:
+    def of_row(row: Row) -> Row:
         of_friction = {name: rubbed(getattr(row, name)) for name in ("friction_impulse", "friction_last")}
         pairs = widen(row.pairs, -2, old, new, empty)
         return row._replace(impulse=room(row.impulse), last=room(row.last), pairs=pairs, **of_friction)
@@ -65,19 +69,19 @@ def _move_carry(carry: tuple, old: int, new: int) -> tuple:
     return state, of_row(row), account, kept
 
 
-def widen(x: Any, axis: int, old: int, new: int, fill: Any = 0) -> Any:
+def widen(x: Any, axis: int, old: int, new: int, fill: int = 0) -> Any:
     """Pads an axis of x from ``old`` to ``new`` pair slots with ``fill``.
 
     The entries of obstacles, which follow the pair slots, stay after them.
     """
-    module: Any = np if isinstance(x, np.ndarray) else jnp
+    module = np if isinstance(x, np.ndarray) else jnp
     before, behind = module.split(x, [old], axis=axis)
     shape = list(x.shape)
     shape[axis] = new - old
     return module.concatenate([before, module.full(shape, fill, x.dtype), behind], axis=axis)
 
 
-def with_slots(solution: Any, old: int, new: int, number: int) -> Any:
+def with_slots(solution: Solution, old: int, new: int, number: int) -> Solution:
     """Copy of a solution of ``number`` bodies whose rows have slots for ``new`` pairs instead of ``old``."""
     impulse, pairs = widen(solution.impulse, -1, old, new), widen(solution.pairs, -2, old, new, number)
     rubbed = solution.friction_impulse
@@ -85,7 +89,7 @@ def with_slots(solution: Any, old: int, new: int, number: int) -> Any:
     return replace(solution, impulse=impulse, pairs=pairs, friction_impulse=rubbed)
 
 
-def trim_room(solution: Any, problem: Problem) -> Any:
+def trim_room(solution: Any, problem: Problem) -> Solution:
     """Cuts the rows of a solution to the number of pair slots that the problem states, after its lists had grown.
 
     Pairs with an impulse are kept first. Of a problem without lists the solution is returned unchanged.
@@ -95,7 +99,7 @@ def trim_room(solution: Any, problem: Problem) -> Any:
     """
     if not problem.listed:
         return solution
-    bodies: Any = problem.constraints
+    bodies = problem.bodies
     q = np.asarray(solution.q)
     new = slots(problem, q[(0,) * (q.ndim - 1)])
     impulse, pairs = np.asarray(solution.impulse), np.asarray(solution.pairs)

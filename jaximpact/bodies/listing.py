@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,17 +14,20 @@ from ..mechanics.contact.laws import ContactLaw
 from ..mechanics.friction import impulses_of
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
-from ..mechanics.scheme import Info, Wrapping
+from ..mechanics.scheme import Info, State, Wrapping
 from ..mechanics.status import Status, as_status
 from .neighbours import Neighbours, longest, same_slots, widest
 from .start import at_reach, too_short
+
+if TYPE_CHECKING:
+    from ..mechanics.saltation.tracked import Tracked
 
 
 class Listed(NamedTuple):
     """State of a `Listing`: the ``state`` of the scheme, the neighbour list, and the impulses (m, 1 + k) of the last
     step; attributes such as n, q and v are those of the scheme's state."""
 
-    state: Any
+    state: State | Tracked
     neighbours: Neighbours
     impulse: Array
 
@@ -34,23 +37,23 @@ class Listed(NamedTuple):
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Listing(Wrapping):
+class Listing(Wrapping[Listed]):
     """Wraps a scheme: the contacts of each of its steps are the pairs that are near at the start of the step."""
 
-    def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Any, Info]:
+    def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Listed, Info]:
         """Initial state of the scheme, with a list made at the start."""
         neighbours = problem.gaps.neighbours(motion.t0, motion.q0, motion.args)
         state, info = self.scheme.init(problem.near(neighbours), law, motion)
         status = info.status | self.list_status(problem, motion, motion.t0 + motion.h, state.q, neighbours)
         # where bodies grow the reach may become too short; where data are traced it has not been checked before
-        bodies: Any = problem.constraints
+        bodies = problem.bodies
         for t in (motion.t0, motion.t1):
             reach, _ = bodies.extent(t, motion.args, state.q.dtype)
             missed = jnp.any(too_short(at_reach(bodies, t, motion.q0, motion.args), reach))
             status = status | as_status(missed, Status.GAP_UNRESOLVED)
         return Listed(state, neighbours, impulses_of(info)), info._replace(status=status)
 
-    def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: Any) -> tuple[Any, Info]:
+    def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: Listed) -> tuple[Listed, Info]:
         """Step of the scheme on a renewed list; the solver starts from the impulses of the previous step."""
         t = motion.time(state.n + 1)
         neighbours, guess, before = self.renew_list(problem, motion, t, state)
@@ -62,18 +65,20 @@ class Listing(Wrapping):
     def list_status(problem: Problem, motion: Motion, t: Array, q: Array, neighbours: Neighbours) -> Array:
         """Status bits of the list after a step to q at t: bodies moved so far that pairs may be missing,
         or the list overflowed."""
-        bodies: Any = problem.constraints
+        bodies = problem.bodies
         reach, _ = bodies.extent(t, motion.args, q.dtype)
         # positions that are no numbers have a status of their own; a reach that is none lists nothing
         outrun = ~(neighbours.approach(bodies.positions(q), reach) <= neighbours.cutoff - neighbours.reach)
         return as_status(outrun, Status.GAP_UNRESOLVED) | as_status(neighbours.lost, Status.NEIGHBOURS_LOST)
 
-    def renew_list(self, problem: Problem, motion: Motion, t: Array, state: Any) -> tuple[Neighbours, Array, Any]:
+    def renew_list(
+        self, problem: Problem, motion: Motion, t: Array, state: Any
+    ) -> tuple[Neighbours, Array, State | Tracked]:
         """Neighbour list for a step that ends at t, made anew if bodies have moved far.
 
         Also returns the impulses of the last step and the scheme's state, sorted by the slots of this list.
         """
-        bodies: Any = problem.constraints
+        bodies = problem.bodies
         t, q, v, h, args = lax.stop_gradient((t, state.q, state.v, motion.h, motion.args))
         reach, skin = bodies.extent(t, args, q.dtype)
         before: Neighbours = lax.stop_gradient(state.neighbours)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -93,7 +92,7 @@ def call_as_operation(
     return tuple(jax.ffi.ffi_call(name, [jax.ShapeDtypeStruct(*x) for x in results])(*operands))
 
 
-def batchable(every: Callable, lanes: bool = False) -> Callable[..., Any]:
+def batchable(every: Callable, lanes: bool = False) -> Callable:
     """Makes ``every``, a function of arrays with or without a lane axis, batchable by vmap.
 
     It is called once for the whole batch, which becomes the lane axis of the arrays or, with ``lanes``, is merged into

@@ -11,7 +11,7 @@ from jax import Array
 from numpy.typing import ArrayLike
 
 from ..mechanics.problem import Problem
-from ..mechanics.problem_parts import Force, RestitutionLike
+from ..mechanics.problem_parts import Force, FrictionLike, RestitutionLike
 from .statement import Bodies
 
 
@@ -68,8 +68,8 @@ def _round(
     gravity: ArrayLike = 0.0,
     force: Force | None = None,
     restitution: RestitutionLike = 0.0,
-    friction: Any = None,
-    static_friction: Any = None,
+    friction: FrictionLike = None,
+    static_friction: FrictionLike = None,
     inertias: ArrayLike | str | None = None,
     **options: Any,
 ) -> Problem:
@@ -108,7 +108,7 @@ def _round(
         mass = jnp.asarray(weights, q.dtype)
         return 0.5 * mass @ v**2 - (mass * acceleration.astype(q.dtype)) @ q
 
-    reach: Any = 2 * float(np.max(given))
+    reach: float | Callable = 2 * float(np.max(given))
     if growth is not None:
         reach = lambda t, args: 2 * jnp.max(size(t, args))
     bodies = Bodies(
@@ -123,11 +123,11 @@ def _round(
         **options,
     )
     given_mass = None if np.all(weights == 1) else weights
-    rubs = {"friction": friction, "static_friction": static_friction}
+    rubs: dict = {"friction": friction, "static_friction": static_friction}
     return Problem(total, bodies, mass=given_mass, restitution=restitution, energy=energy, **rubs)
 
 
-def _inertias(given: Any, mass: np.ndarray, radii: np.ndarray, space: int, grows: bool) -> np.ndarray:
+def _inertias(given: ArrayLike | str, mass: np.ndarray, radii: np.ndarray, space: int, grows: bool) -> np.ndarray:
     """Moments of inertia (N,): those ``given``, one or (N,), or for "solid" those of solid disks or spheres."""
     if isinstance(given, str):
         if given != "solid":
@@ -141,7 +141,7 @@ def _inertias(given: Any, mass: np.ndarray, radii: np.ndarray, space: int, grows
     return found
 
 
-def _rubbing(space: int, turns: bool, walls: Sequence | None) -> dict[str, Any]:
+def _rubbing(space: int, turns: bool, walls: Sequence | None) -> dict:
     """Slip velocities of round bodies, ``slip`` and ``obstacle_slip`` of `Bodies`."""
 
     def speed(n: Array, v: Array, turning: Array) -> Array:

@@ -3,7 +3,7 @@ contacts that act, not of all."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -59,7 +59,7 @@ class SomePairs(SomeGaps):
         gaps, (gi, gj) = self._local(t, q, args, True)
         return gaps, self.of.spread(gi, gj)
 
-    def _local(self, t: ArrayLike, q: Array, args: object, slopes: bool) -> Any:
+    def _local(self, t: ArrayLike, q: Array, args: object, slopes: bool) -> tuple:
         """Returns the gaps (k,) and, if ``slopes``, their gradients (k, D) by the coordinates of body i and of body j;
         else None for these."""
         bodies, t = self.of.near.bodies, jnp.asarray(t, q.dtype)

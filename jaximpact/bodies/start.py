@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from .neighbours import Neighbours
 
 if TYPE_CHECKING:
-    from .statement import NearBodies
+    from .statement import Bodies, NearBodies
 
 
 class StartFacts(NamedTuple):
@@ -104,7 +104,7 @@ class StartFacts(NamedTuple):
             )
 
 
-def at_reach(bodies: Any, t: ArrayLike, q: Array, args: object) -> Array:
+def at_reach(bodies: Bodies, t: ArrayLike, q: Array, args: object) -> Array:
     """Gap (N,) of each body to a copy of it shifted by the reach along a coordinate axis, minimised over the axes."""
     own, each, every = bodies._own(t, args), q.reshape(bodies.number, -1), jnp.arange(bodies.number)
     alike, _ = bodies._given(own, every, every)

@@ -13,7 +13,7 @@ from jax import Array
 from jax.typing import ArrayLike, DTypeLike
 
 from ..jaxtools.argument_checks import MAX_COUNT, check_memory, check_whole, is_number
-from ..jaxtools.shapes import as_array, as_array_tree, shape_of_result
+from ..jaxtools.shapes import PyTree, as_array, as_array_tree, shape_of_result
 from ..jaxtools.trace_context import platform
 from ..mechanics.gaps import OfBodies
 from ..mechanics.linearisation import Metric
@@ -69,9 +69,9 @@ class Bodies(OfBodies):
 
     number: int
     gap: Callable[..., Array]
-    reach: Any
+    reach: float | Callable
     obstacles: Callable[..., Array] | None = None
-    each: Callable[..., Any] | None = None
+    each: Callable | None = None
     space: int | None = None
     box: tuple[float | None, ...] | None = None
     skin: float | None = None
@@ -174,7 +174,7 @@ class Bodies(OfBodies):
             return super().count(t, q, args)
         return self.slots(self.positions(q).shape[1])[0] + self.obstacle_count(t, q, args)
 
-    def positions(self, q: Array) -> Array:
+    def positions(self, q: Any) -> Array:
         """Positions (N, space) of the bodies."""
         D = self.dimension(q)
         return q.reshape(self.number, D)[:, : D if self.space is None else self.space]
@@ -186,7 +186,7 @@ class Bodies(OfBodies):
         of_pairs = jax.vmap(self.pair_gap)(bodies[i], bodies[j], *self._given(own, i, j)).astype(q.dtype)
         return jnp.concatenate([of_pairs, self._walls(t, bodies, own).ravel()])
 
-    def _own(self, t: ArrayLike, args: object) -> Any:
+    def _own(self, t: ArrayLike, args: object) -> PyTree:
         """Parameters a_i of all bodies: what ``each(t, args)`` returns, or ``args`` for every body."""
         return args if self.each is None else self.each(t, args)
 
@@ -284,7 +284,7 @@ class Bodies(OfBodies):
     def curves(self, t: ArrayLike, q: Array, args: object) -> bool:
         return not self.listed and super().curves(t, q, args)
 
-    def stepped(self, scheme: Scheme) -> Any:
+    def stepped(self, scheme: Scheme) -> Scheme:
         return Listing(scheme) if self.listed else scheme
 
     def pairs_of(self, state: Any) -> Array | None:
@@ -382,7 +382,7 @@ class NearBodies(OfBodies):
         kept = jnp.where(present[:, None], of_pairs, 0)
         return jnp.concatenate([kept, of_walls.reshape(-1, of_pairs.shape[1])])
 
-    def among(self, rows: Array, number: int) -> dict[str, Any]:
+    def among(self, rows: Array, number: int) -> dict:
         of = ContactsOfList(self, rows, number)
         return {"constraints": SomePairs(of), "slip": None if self.bodies.slip is None else SlipOfPairs(of)}
 

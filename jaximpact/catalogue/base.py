@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
+from ..jaxtools.shapes import PyTree
 from ..mechanics.method_names import suggestion
 from ..mechanics.problem import Problem
 
@@ -49,14 +49,14 @@ class Case:
     v0: np.ndarray
     t1: float
     restitution: float
-    args: Any = None
+    args: PyTree = None
     exact: Motion | None = None
     impulse: np.ndarray | None = None
     impacts: np.ndarray | None = None
     orders: Mapping[str, Orders] = field(default_factory=dict)
     note: str = ""
 
-    def parameters(self, given: Any) -> Any:
+    def parameters(self, given: PyTree) -> PyTree:
         """Args of this case with some replaced by ``given``; ValueError for a name that is
         not one of its parameters."""
         if given is None:

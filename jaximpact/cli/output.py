@@ -59,18 +59,18 @@ def write_json(path: Path, command: str, content: Mapping[str, object]) -> None:
 
 
 @singledispatch
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """Value in terms of JSON: numbers, strings, lists and dicts; numbers that are not finite become null."""
     return str(value)
 
 
 @plain.register
-def _(value: Mapping) -> dict[str, Any]:
+def _(value: Mapping) -> dict:
     return {str(key): plain(x) for key, x in value.items()}
 
 
 @plain.register
-def _(value: list | tuple) -> list[Any]:
+def _(value: list | tuple) -> list:
     return [plain(x) for x in value]
 
 

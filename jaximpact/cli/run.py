@@ -7,7 +7,6 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -192,7 +191,7 @@ def _check_numbers(options: argparse.Namespace) -> None:
         raise shared.UsageError(f"--seed {options.seed}: must not be negative")
 
 
-def _motion_facts(solution: Solution, exact: Callable[..., Any] | None, impulse: np.ndarray | None) -> Facts:
+def _motion_facts(solution: Solution, exact: Callable | None, impulse: np.ndarray | None) -> Facts:
     t, q, v = (np.asarray(x, np.float64) for x in (solution.t, solution.q, solution.v))
     facts: Facts = {"final time": t[-1], "final position": q[-1], "final velocity": v[-1]}
     if exact is not None:

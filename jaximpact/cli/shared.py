@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -37,7 +37,7 @@ class UsageError(Exception):
     """A request of the user that cannot be met; the message says why."""
 
 
-def text(description: str) -> dict[str, Any]:
+def text(description: str) -> dict:
     """Keyword arguments that give a parser this description, with its line breaks."""
     return {"formatter_class": argparse.RawDescriptionHelpFormatter, "description": description}
 
@@ -82,7 +82,7 @@ class MotionChoice(NamedTuple):
     case: Case
     t1: float
     e: float
-    exact: Callable[..., Any] | None
+    exact: Callable | None
     impulse: np.ndarray | None
 
 
@@ -100,7 +100,7 @@ def motion_of(entry: Entry, options: argparse.Namespace) -> MotionChoice:
     )
 
 
-def given_friction(options: argparse.Namespace) -> dict[str, Any]:
+def given_friction(options: argparse.Namespace) -> dict:
     """Coefficients of friction that the command line gives, by name."""
     return {name: x for name in OF_FRICTION if (x := getattr(options, name, None)) is not None}
 

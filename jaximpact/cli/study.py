@@ -9,7 +9,6 @@ import textwrap
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from ..jaxtools.optional_packages import import_optional
 from ..study import Study, ZarrStore
@@ -37,7 +36,7 @@ examples:
 """
 
 
-def add_commands(commands: argparse._SubParsersAction, text: Callable[[str], dict[str, Any]]) -> None:
+def add_commands(commands: argparse._SubParsersAction, text: Callable[[str], dict]) -> None:
     """Adds the parsers of `study` and `resume`."""
     command = commands.add_parser("study", help="compute a study from a file", **text(STUDY))
     command.add_argument("file", type=Path, help="TOML file")

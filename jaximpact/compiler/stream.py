@@ -21,6 +21,7 @@ from jax.interpreters import ad, batching, partial_eval
 from ..jaxtools.dead_code import live_carry
 from ..jaxtools.jaxpr_tools import reader, varying_outputs
 from ..jaxtools.jaxpr_types import Equation, OpenJaxpr
+from ..jaxtools.shapes import PyTree
 
 T = TypeVar("T")
 
@@ -28,7 +29,7 @@ stream_p = Primitive("stream")
 stream_p.multiple_results = True
 
 
-def stream(body: Callable, carry: T, given: object, by_row: bool = False, backwards: bool = False) -> tuple[T, Any]:
+def stream(body: Callable, carry: T, given: object, by_row: bool = False, backwards: bool = False) -> tuple[T, PyTree]:
     """Runs the loop ``carry, row = body(carry, given)``; returns the last carry,
     and a row that stands for the rows of all iterations.
 

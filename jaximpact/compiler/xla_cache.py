@@ -23,7 +23,7 @@ from jax.stages import Compiled, Lowered
 
 from ..jaxtools.argument_checks import is_traced
 from ..jaxtools.jaxpr_tools import closed_over_values
-from ..jaxtools.shapes import operand_type
+from ..jaxtools.shapes import PyTree, operand_type
 from ..jaxtools.trace_context import is_concrete, platform, trace_settings
 from . import disk_cache as cache
 from .llvm.jit import host
@@ -48,7 +48,7 @@ class PersistentJit:
     """`jax.jit` with a persistent cache for CPU programs; ``static`` names the static arguments,
     ``options`` are compiler options."""
 
-    def __init__(self, function: Callable, static: tuple[str, ...] = (), options: dict[str, Any] | None = None) -> None:
+    def __init__(self, function: Callable, static: tuple[str, ...] = (), options: dict | None = None) -> None:
         self.jitted = jax.jit(function, static_argnames=static, compiler_options=options)
         self.trace, self.options, self.lock = self.jitted.trace, options, Lock()
         # slots by jaxpr, as long as jax keeps it, and by the types and static arguments of a call, known before it is
@@ -56,7 +56,7 @@ class PersistentJit:
         self.slots: WeakKeyDictionary[ClosedJaxpr, _Slot] = WeakKeyDictionary()
         self.called: WeakValueDictionary[Hashable, _Slot] = WeakValueDictionary()
 
-    def __call__(self, *operands: object, **static: object) -> Any:
+    def __call__(self, *operands: object, **static: object) -> PyTree:
         if not is_cacheable():
             return self.jitted(*operands, **static)
         leaves, structure = jax.tree.flatten(operands)
@@ -87,7 +87,7 @@ def is_cacheable() -> bool:
     )
 
 
-def load_program(lowered: Lowered, options: dict[str, Any] | None) -> Compiled:
+def load_program(lowered: Lowered, options: dict | None) -> Compiled:
     """Returns the executable of a lowered function, from the cache if it is there, else compiled now and stored;
     ``options``: XLA's options."""
     global compilations
@@ -108,7 +108,7 @@ def load_program(lowered: Lowered, options: dict[str, Any] | None) -> Compiled:
     return program
 
 
-def _key(text: str, options: dict[str, Any] | None) -> str | None:
+def _key(text: str, options: dict | None) -> str | None:
     """Cache key of a program: hash of its text, versions, settings and the processor;
     None if the processor is unknown."""
     try:

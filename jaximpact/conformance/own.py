@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -56,7 +56,7 @@ class SchemeAdapter:
         if (self.plastic and case.e) or (case.slip and not self.scheme.traits.friction):
             raise NotImplementedError(name)
 
-        def start(x: Array) -> dict[str, Any]:
+        def start(x: Array) -> dict:
             q0, v0, e, args = case.start(x)
             return {"q0": q0, "v0": v0, "e": e} | ({"args": args} if args else {})
 

@@ -4,13 +4,15 @@ derivative would be wrong."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
+
+from .shapes import PyTree
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -134,7 +136,7 @@ def hoist_constants(function: Callable, x: object) -> tuple[Callable, list]:
     closed, shape = jax.make_jaxpr(function, return_shape=True)(x)
     jaxpr, constants, structure = closed.jaxpr, closed.consts, jax.tree.structure(shape)
 
-    def pure(constants: list, x: object) -> Any:
+    def pure(constants: list, x: object) -> PyTree:
         # closes over no constant, which would outlive the trace that it is of
         found = jaxpr_as_fun(ClosedJaxpr(jaxpr, constants))(*jax.tree.leaves(x))
         return jax.tree.unflatten(structure, found)
@@ -149,7 +151,7 @@ def without_derivative(function: Callable[[S], T], x: S) -> T:
     return pure(*lax.stop_gradient((constants, x)))
 
 
-def implicit_root(residual: Callable, guess: T, solve: Callable, tangent_solve: Callable) -> tuple[T, Any]:
+def implicit_root(residual: Callable, guess: T, solve: Callable, tangent_solve: Callable) -> tuple[T, PyTree]:
     """Returns the root x of ``residual``, differentiable by the implicit function theorem, and an auxiliary output,
     whose derivative is 0.
 
@@ -162,7 +164,7 @@ def implicit_root(residual: Callable, guess: T, solve: Callable, tangent_solve: 
     of_tangent, by_tangent = hoist_constants(linearised, (guess, guess))
 
     @jax.custom_jvp
-    def root(constants: tuple, guess: T) -> tuple[T, Any]:
+    def root(constants: tuple, guess: T) -> tuple[T, PyTree]:
         return of_solve(constants[1], guess)
 
     @root.defjvp

@@ -14,6 +14,7 @@ from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
 from .argument_checks import is_traced
 from .jaxpr_types import AnyJaxpr, Equation, LiteralOperand, OpenJaxpr, Operand, Params
+from .shapes import PyTree
 
 # primitives that return their operands, and primitives that call the jaxpr in the named parameter
 IDENTITIES = {"guard", "forward_only", "stop_gradient", "copy", "copy_p", "name", "optimization_barrier"}
@@ -180,7 +181,7 @@ def replay_jaxpr(function: Callable) -> Callable:
     """
 
     @wraps(function)
-    def replay(*operands: object) -> Any:
+    def replay(*operands: object) -> PyTree:
         if not is_traced(operands):
             return function(*operands)
         # jax caches traces by function, so that jit here is cheap; a jitted function as attribute could not be pickled

@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     class Equation(JaxprEqn):
         """An equation of a jaxpr."""
 
-        invars: list[Any]  # of `Operand`, which lists of jax's own class are not
-        outvars: list[Any]
+        invars: list  # of `Operand`, which lists of jax's own class are not
+        outvars: list
 
     class OpenJaxpr(Jaxpr):
         """A jaxpr without the values of its constants."""
 
-        eqns: list[Any]  # of `Equation`
-        invars: list[Any]
-        outvars: list[Any]
-        constvars: list[Any]
+        eqns: list  # of `Equation`
+        invars: list
+        outvars: list
+        constvars: list
 
     AnyJaxpr = OpenJaxpr | ClosedJaxpr  # open or closed
 else:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from types import ModuleType
 
 # packages whose name for pip is not that of their module
 PACKAGES = {"vtkmodules": "vtk"}
 
 
-def import_optional(module: str, purpose: str = "this") -> Any:
+def import_optional(module: str, purpose: str = "this") -> ModuleType:
     """Imports a module of an optional package; ImportError says what needs it and the command that installs it.
 
     The command names the package and no extra of jaximpact: it works wherever jaximpact itself was installed from.

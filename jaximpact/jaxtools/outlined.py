@@ -4,13 +4,13 @@ short rather than fast."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 import jax
 
 from .argument_checks import is_traced
 from .jaxpr_types import Equation
+from .shapes import PyTree
 
 COLD = "cold_"
 PREFIX = "outlined_"  # of the names of such calls, which derivatives and batches of them keep
@@ -31,7 +31,7 @@ def outlined(function: Callable, static: tuple[int, ...] = ()) -> Callable:
 _known: WeakKeyDictionary[Callable, Callable] = WeakKeyDictionary()
 
 
-def call_outlined(function: Callable, *operands: object) -> Any:
+def call_outlined(function: Callable, *operands: object) -> PyTree:
     """Returns ``function(*operands)`` of a function that a user states; of traced operands by its `outlined` form,
     the same one at each call.
 
@@ -43,7 +43,7 @@ def call_outlined(function: Callable, *operands: object) -> Any:
         if function not in _known:
             of = ref(function)  # what jax keeps of the function goes with it
 
-            def stated(*operands: object) -> Any:
+            def stated(*operands: object) -> PyTree:
                 return of()(*operands)  # type: ignore[misc]
 
             _known[function] = outlined(stated)
@@ -61,7 +61,7 @@ def cold(function: Callable) -> Callable:
 
 
 def _named_call(prefix: str, function: Callable, static: tuple[int, ...] = ()) -> Callable:
-    def call(*operands: object) -> Any:
+    def call(*operands: object) -> PyTree:
         return function(*operands)
 
     call.__name__ = call.__qualname__ = prefix + getattr(function, "__name__", "part")

@@ -7,13 +7,12 @@ substitutions written out, a step of a four-bar linkage with its derivative (8 r
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
+from jax.typing import DTypeLike
 
 from .array_types import B_n, F_n, F_nn
 
@@ -38,7 +37,7 @@ def invert_semidefinite(a: F_nn, cut: float, sparse: bool = False) -> tuple[F_nn
     return -swept, pivots
 
 
-def nil(dtype: Any) -> float:
+def nil(dtype: DTypeLike) -> float:
     """Returns the fraction of the largest diagonal entry up to which an entry is a square of round-off."""
     return (16 * float(jnp.finfo(dtype).eps)) ** 2
 

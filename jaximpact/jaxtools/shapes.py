@@ -16,6 +16,7 @@ from jax.typing import ArrayLike
 from .trace_context import trace_settings
 
 T = TypeVar("T")
+PyTree = Any  # arrays in containers, as `jax.tree` takes them
 
 
 def as_array(value: ArrayLike | None) -> jax.Array:
@@ -25,7 +26,7 @@ def as_array(value: ArrayLike | None) -> jax.Array:
     return jnp.asarray(value)
 
 
-def as_array_tree(value: object) -> Any:
+def as_array_tree(value: object) -> PyTree:
     """Converts the leaves of the return value of a user's function, a pytree, to arrays."""
     return jax.tree.map(jnp.asarray, value)
 
@@ -50,14 +51,14 @@ def cached_by_types(compute: Callable[..., T]) -> Callable[..., T]:
     return cached
 
 
-def shape_of_result(read: Callable, function: Callable, *operands: object) -> Any:
+def shape_of_result(read: Callable, function: Callable, *operands: object) -> PyTree:
     """Shapes and dtypes of ``read(function(*operands))``, as `jax.eval_shape`, cached; ``read`` is a function of a
     module, as `as_array`."""
     return _shape_of(function, *operands, read=read)
 
 
 @cached_by_types
-def _shape_of(function: Callable, *operands: object, read: Callable) -> Any:
+def _shape_of(function: Callable, *operands: object, read: Callable) -> PyTree:
     closed, shape = jax.make_jaxpr(lambda *xs: read(function(*xs)), return_shape=True)(*operands)
     _refuse_collectives(closed.effects)
     return shape

@@ -14,7 +14,7 @@ from contextlib import suppress
 from contextvars import copy_context
 from functools import lru_cache
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 import numpy as np
@@ -159,7 +159,7 @@ class InlineExecutor(Executor):
         return future
 
 
-def _jax_context() -> tuple[Any, Any]:
+def _jax_context() -> tuple:
     """Jax's settings and trace state in this thread."""
     return jax.config.values, get_opaque_trace_state()
 

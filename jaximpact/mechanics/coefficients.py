@@ -19,7 +19,7 @@ class OfSpeed:
 
     function: Callable[[Array, Any], Any]
 
-    def __call__(self, speeds: Array, args: Any) -> Any:
+    def __call__(self, speeds: Array, args: object) -> Any:
         return self.function(speeds, args)
 
     @classmethod
@@ -35,7 +35,7 @@ class OfSpeed:
         return cls(friction) if len(needed) == 2 else friction
 
 
-def coefficients(given: Any, slip: Array, args: Any, name: str = "friction") -> Array:
+def coefficients(given: Any, slip: Array, args: object, name: str = "friction") -> Array:
     """Returns coefficients of friction (m,) at slip velocities (m, k), ``given`` as a number, one per contact, or a
     function of args or of the speeds; ``name``: its name in errors."""
     if isinstance(given, OfSpeed):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
@@ -11,6 +11,9 @@ from jax import Array
 from ..jaxtools import linalg
 from ..jaxtools.array_types import B0, I0, B_m, B_mm, F_d, F_dm, F_m, F_md, F_mm, F_n
 from .friction import Slip
+
+if TYPE_CHECKING:
+    from .linearisation import Metric
 
 CANCELLING = 1e-6  # by how much the cosine between the two sides of a bilateral constraint may differ from -1
 ORTHOGONAL = 0.02  # largest cosine between gradients that counts as orthogonal (its error is O(h) where gradients turn)
@@ -216,7 +219,7 @@ class Contacts(NamedTuple):
             return self
         return type(self).of(self.gap[rows], self.jacobian[rows], self.response[:, rows], self.drift[rows])
 
-    def under(self, metric: Any) -> Contacts:
+    def under(self, metric: Metric) -> Contacts:
         """Returns a copy whose responses are those of another `Metric`."""
         return metric.kind(
             *self._replace(response=metric.solve(self.jacobian.T), slip=self.slip.under(metric), gram=None)

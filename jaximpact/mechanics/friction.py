@@ -23,8 +23,10 @@ from .some_contacts import SomeSlips
 from .status import Status, as_status
 
 if TYPE_CHECKING:
+    from .contact.laws import Reaction
     from .linearisation import Metric
     from .problem import Problem
+    from .scheme import Info
 
 STRAIGHT = -0.9  # cosine of the angle by which slip in space turns in a step, below which it reverses
 # by which the square of a gradient's length may differ from that of a distance (its error is O(h) where surfaces bend)
@@ -287,7 +289,7 @@ def still(slip: Any) -> FrictionInfo:
     return remembered(slip, FrictionInfo.none(m, k, dtype), jnp.zeros(m, bool))
 
 
-def remembered(slip: Any, info: FrictionInfo, breaks: Array | None) -> FrictionInfo:
+def remembered(slip: Slip, info: FrictionInfo, breaks: Array | None) -> FrictionInfo:
     """Returns the ``info`` of a step with what the law of static friction has to know of it in the next one, and which
     contacts it found to break away."""
     if slip.static is None:
@@ -301,7 +303,7 @@ def responses(metric: Metric, jacobian: F_mkd) -> F_dmk:
     return metric.solve(jacobian.reshape(m * k, d).T).reshape(d, m, k)
 
 
-def impulses_of(found: Any) -> F_mr:
+def impulses_of(found: Reaction | Info) -> F_mr:
     """Returns the impulses (m, 1 + k) along all rows in the result ``found`` of a contact law,
     or in the `Info` of a step."""
     return jnp.concatenate([found.impulse[:, None], found.friction.impulse], axis=1)

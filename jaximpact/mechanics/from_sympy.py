@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.typing import DTypeLike
+from jax.typing import ArrayLike, DTypeLike
 
 from ..jaxtools.argument_checks import check_kind
 from ..jaxtools.optional_packages import import_optional
@@ -93,7 +93,7 @@ def from_sympy(
     def function(what: list[str]) -> Callable[..., Array]:
         compiled = sympy.lambdify(order, [x for name in what for x in replaced[name]], modules="jax", cse=True)
 
-        def call(t: Any, q: Array, v: Array, args: object) -> Array:
+        def call(t: ArrayLike, q: Array, v: Array, args: object) -> Array:
             time = jnp.asarray(t, q.dtype)
             found = compiled(time, *q, *v, *_values(names, args, q.dtype))
             return jnp.stack([jnp.asarray(x, q.dtype) for x in found])
@@ -115,7 +115,7 @@ def from_sympy(
         return entries(0.0, q, jnp.zeros_like(q), args).reshape(d, d)
 
     def rates(along: Callable) -> Callable:
-        def slips(t: Any, q: Array, v: Array, args: object) -> Array:
+        def slips(t: ArrayLike, q: Array, v: Array, args: object) -> Array:
             found = along(t, q, v, args)
             return found if len(found) == len(slip) else found.reshape(len(slip), -1)
 

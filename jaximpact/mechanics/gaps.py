@@ -24,8 +24,10 @@ from ..jaxtools.shapes import as_array, shape_of_result
 from .contacts import Contacts
 
 if TYPE_CHECKING:
+    from ..bodies.start import StartFacts
     from .linearisation import Metric
     from .problem import Problem
+    from .problem_parts import Constraints, Slips
     from .scheme import Scheme
 
 MARGIN = 1.001  # factor on the displacement of a step, for the rounding of a bound
@@ -127,7 +129,7 @@ class Gaps:
         """Makes the neighbour list at (t, q); None where none is kept."""
         return None
 
-    def stepped(self, scheme: Scheme) -> Any:
+    def stepped(self, scheme: Scheme) -> Scheme:
         """Returns the scheme that makes the steps of a motion, given the user's ``scheme``: for listed bodies a wrapper
         of it that keeps the list."""
         return scheme
@@ -149,12 +151,12 @@ class Gaps:
             return RowsOf.at(lambda x: self(t, x, args), q, jnp.arange(self.count(t, q, args))).by_entry
         return self.linearised(metric, t, q, args).by_entry
 
-    def among(self, rows: Array, number: int) -> dict[str, Any]:
+    def among(self, rows: Array, number: int) -> dict:
         """Returns the fields of a `Problem` that has only the contacts ``rows`` (k,) of the ``number`` here,
         as dense constraints."""
         return {"constraints": SomeGaps(self, rows)}
 
-    def facts(self, t: ArrayLike, q: Array, args: object) -> Any:
+    def facts(self, t: ArrayLike, q: Array, args: object) -> StartFacts | None:
         """Returns what is to be checked at the start of a motion of listed bodies; None of others."""
         return None
 
@@ -175,7 +177,7 @@ class NoGaps(Gaps):
 class StatedGaps(Gaps):
     """Gaps by a ``function`` of the user. If it is long, native code holds it once and calls it."""
 
-    function: Callable[[ArrayLike, Array, Any], Array]
+    function: Constraints
 
     @property
     def written(self) -> Callable:
@@ -189,7 +191,7 @@ class SomeGaps(Gaps):
     """The ``rows`` (k,) of a function ``whole(t, q, args)`` of all gaps (m,), at the cost of these only if its jaxpr
     can be evaluated row by row."""
 
-    def __init__(self, whole: Callable[[ArrayLike, Array, Any], Array], rows: Array) -> None:
+    def __init__(self, whole: Constraints, rows: Array) -> None:
         self.whole, self.rows = whole, rows
 
     def __call__(self, t: ArrayLike, q: Array, args: object) -> Array:
@@ -219,6 +221,6 @@ class OfBodies(Gaps):
     """Base class of constraints between bodies, which offer more than gaps: see `jaximpact.bodies`."""
 
     @property
-    def slips(self) -> Any:
+    def slips(self) -> Slips | None:
         """The function of slip velocities of all contacts, as `Problem` takes it; None without friction."""
         return None

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
+from ..jaxtools.array_types import B0, F0, I0, B_j, F_d, F_j
 from ..jaxtools.empty import nothing
 from .joints import Joints, scales
 from .linearisation import Metric, span
@@ -28,20 +29,20 @@ class ProjectedPosition(NamedTuple):
     the displacement (d,) that led there, ``moved``, before its rounding; the ``joints`` as linearised where the
     projection began; the ``residual`` |c| (j,) after it; and status bits."""
 
-    q: Array
-    low: Array | None
-    moved: Array
+    q: F_d
+    low: F_d | None
+    moved: F_d
     joints: Joints
-    residual: Array
-    status: Array
+    residual: F_j
+    status: I0
 
-    def velocity(self, v: Array) -> Array:
+    def velocity(self, v: F_d) -> F_d:
         """Returns the velocity (d,) nearest to v, in the kinetic metric, that keeps the joints."""
         return v - self.joints.restore(self.joints.velocity(v)) if self.joints.size else v
 
 
 def put_on_joints(
-    problem: Problem, t: Array, q: Array, low: Array | None, shift: Array, before: Joints | None, args: object
+    problem: Problem, t: F0, q: F_d, low: F_d | None, shift: F_d, before: Joints | None, args: object
 ) -> ProjectedPosition:
     """Projects q (d,) onto the joints at time t in the kinetic metric; ``low`` is its rounding remainder.
 
@@ -64,7 +65,7 @@ def put_on_joints(
     return ProjectedPosition(q, low, first + second, joints, left, status)
 
 
-def nearest_on_joints(problem: Problem, t: Array, q: Array, v: Array, args: object) -> tuple[Array, Array]:
+def nearest_on_joints(problem: Problem, t: F0, q: F_d, v: F_d, args: object) -> tuple[F_d, F_d]:
     """Returns the position and velocity (d,) nearest to q and v, in the kinetic metric, that satisfy the joints;
     q and v without joints."""
     if not problem.joint_count(t, q, args):
@@ -76,14 +77,14 @@ def nearest_on_joints(problem: Problem, t: Array, q: Array, v: Array, args: obje
     return found.q, found.velocity(v)
 
 
-def joint_tolerance(joints: Joints, q: Array, shift: Array) -> Array:
+def joint_tolerance(joints: Joints, q: F_d, shift: F_d) -> F_j:
     """Returns the tolerance (j,) for |c| after a ``shift`` (d,) to q (d,): the change of c over a small fraction of the
     shift, plus round-off."""
     rounding = 1e3 * jnp.finfo(q.dtype).eps * scales(joints.jacobian, jnp.abs(q) + 1)
     return lax.stop_gradient(LEFT * joints.terms(shift) + rounding)
 
 
-def singular_status(before: Joints, after: Joints) -> Array:
+def singular_status(before: Joints, after: Joints) -> I0:
     """Returns JOINTS_NOT_MET if the joints may become singular near the positions of ``before`` and ``after``,
     at most a step apart.
 
@@ -95,14 +96,14 @@ def singular_status(before: Joints, after: Joints) -> Array:
 
 def project_state(
     problem: Problem,
-    t: Array,
+    t: F0,
     new: State,
-    shift: Array,
+    shift: F_d,
     before: Joints,
     impulse: Callable[[], Array],
-    acts: Array,
+    acts: B0,
     args: object,
-) -> tuple[State, JointInfo, Array]:
+) -> tuple[State, JointInfo, I0]:
     """Projects a scheme's ``new`` state onto the joints at time t; returns it, the report on the joints,
     and status bits.
 
@@ -119,9 +120,7 @@ def project_state(
     return new, JointInfo(impulse() + found.joints.least(more), found.residual), found.status
 
 
-def shake(
-    problem: Problem, metric: Metric, t: Array, q: Array, h: Array, u: Array, args: object
-) -> tuple[Array, Array]:
+def shake(problem: Problem, metric: Metric, t: F0, q: F_d, h: F0, u: F_d, args: object) -> tuple[Array, Array]:
     """Corrects the velocity u (d,) so that a step h from q ends on the joints at t (SHAKE);
     returns it and the joints' impulses (j,).
 
@@ -139,8 +138,8 @@ def shake(
 
 
 def land_chord(
-    problem: Problem, t: Array, new: State, h: Array, before: Joints, impulse: Callable[[], Array], args: object
-) -> tuple[State, JointInfo, Array]:
+    problem: Problem, t: F0, new: State, h: F0, before: Joints, impulse: Callable[[], Array], args: object
+) -> tuple[State, JointInfo, I0]:
     """As `project_state`, for a scheme whose velocities are those of the chords, (q_new - q_old)/h: the velocity
     follows the projected position.
 
@@ -153,7 +152,7 @@ def land_chord(
     return new, JointInfo(impulse(), found.residual), found.status
 
 
-def start_on_joints(metric: Metric, q: Array, v: Array, h: Array) -> tuple[Array, JointInfo, Array]:
+def start_on_joints(metric: Metric, q: F_d, v: F_d, h: F0) -> tuple[F_d, JointInfo, I0]:
     """Projects the velocity v (d,) at a start onto the joints; returns it, the report on the joints,
     and status bits."""
     joints = metric.joints
@@ -169,7 +168,7 @@ def start_on_joints(metric: Metric, q: Array, v: Array, h: Array) -> tuple[Array
     return v + joints.response @ impulse, JointInfo(joints.least(impulse), residual), status
 
 
-def start_errors(joints: Joints, q: Array, v: Array, h: Array | None) -> tuple[Array, Array]:
+def start_errors(joints: Joints, q: F_d, v: F_d, h: F0 | None) -> tuple[B_j, B_j]:
     """Returns the masks (j,) of joints that are violated at a start, and of joints whose velocity J v + c_t
     is not zero, up to round-off.
 

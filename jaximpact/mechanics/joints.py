@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import ArrayLike, DTypeLike
 
+from ..jaxtools.array_types import F0, B_j, F_d, F_dj, F_j, F_jd, F_jj
 from ..jaxtools.empty import empty, nothing
 from ..jaxtools.jacobians import value_and_jacobian
 from ..jaxtools.linalg import solve_by_inverse
@@ -26,6 +27,10 @@ from ..jaxtools.outlined import outlined
 from ..jaxtools.semidefinite import invert_semidefinite
 from .motion import At
 from .problem import Problem
+
+if TYPE_CHECKING:
+    from .contacts import Contacts
+    from .linearisation import Metric
 
 DEPENDENT = 1e-8  # square of the sine of the angle to the earlier rows, below which a row counts as dependent on them
 GAUSS = 0.5 - 12**-0.5, 0.5 + 12**-0.5  # points of the rule of two points on [0, 1]
@@ -60,13 +65,13 @@ class Joints(NamedTuple):
     are marked by `MayDepend`, so that `least` has to choose among impulses; else None.
     """
 
-    value: Array
-    jacobian: Array
-    rate: Array
-    response: Array
-    gram: Array
-    inverse: Array
-    pivots: Array
+    value: F_j
+    jacobian: F_jd
+    rate: F_j
+    response: F_dj
+    gram: F_jj
+    inverse: F_jj
+    pivots: F_j
     loose: tuple[()] | None = None
 
     @classmethod
@@ -81,14 +86,14 @@ class Joints(NamedTuple):
         return self.value.shape[0]
 
     @classmethod
-    def at(cls, problem: Problem, metric: Any, t: ArrayLike, q: Array, args: object) -> Joints:
+    def at(cls, problem: Problem, metric: Metric, t: ArrayLike, q: F_d, args: object) -> Joints:
         """Linearises the joints of a problem at (t, q) in a `Metric`, whose own joints are ignored."""
         if not problem.joint_count(t, q, args):
             return cls.none(q.shape[0], q.dtype)
         return _at(problem, metric, jnp.asarray(t, q.dtype), q, args)
 
     @classmethod
-    def over_chord(cls, problem: Problem, metric: Any, at: At, h: Array) -> Joints:
+    def over_chord(cls, problem: Problem, metric: Metric, at: At, h: F0) -> Joints:
         """Averages the joints over the chord from a place with its velocity v for a time h, by Gauss's two-point rule.
 
         h (J v + c_t) is then the change of c along the chord up to O(h^5): a discrete gradient, with which joints that
@@ -98,7 +103,7 @@ class Joints(NamedTuple):
         return _over_chord(problem, metric, at, h)
 
     @classmethod
-    def of(cls, problem: Problem, values: Callable, metric: Any, t: Array, q: Array, args: object) -> Joints:
+    def of(cls, problem: Problem, values: Callable, metric: Metric, t: F0, q: F_d, args: object) -> Joints:
         """Linearises the joints whose equations are ``values(t, q)`` (j,) at (t, q) in a ``metric``."""
         value, matrix = value_and_jacobian(lambda x: values(t, x), q, problem.joint_count(t, q, args))
         rate = jax.jvp(lambda s: values(s, q), (t,), (jnp.ones_like(t),))[1]
@@ -118,7 +123,7 @@ class Joints(NamedTuple):
         """
         return solve_by_inverse(self.gram, self.inverse, rates) if self.size else rates
 
-    def least(self, impulse: Array) -> Array:
+    def least(self, impulse: F_j) -> F_j:
         """Returns the impulses (j,) of least norm that have the same effect J' l on the motion as ``impulse`` (j,)."""
         return impulse if self.loose is None else _least(self.jacobian, impulse)
 
@@ -135,25 +140,25 @@ class Joints(NamedTuple):
         """Returns the impulses (j,) with which the joints react to an impulse ``momentum`` (d,) on the system."""
         return -self.least(self.forces(self.response.T @ momentum)) if self.size else nothing(momentum.dtype, 0)
 
-    def reaction_to(self, contacts: Any, impulse: Array) -> Array:
+    def reaction_to(self, contacts: Contacts, impulse: Array) -> Array:
         """Returns the impulses (j,) with which the joints react to impulses (m,) of the contacts,
         or forces to forces."""
         return self.reaction(contacts.push(impulse)) if self.size else nothing(impulse.dtype, 0)
 
-    def velocity(self, v: Array) -> Array:
+    def velocity(self, v: F_d) -> F_j:
         """Returns the joint velocities J v + c_t, (j,)."""
         return self.jacobian @ v + self.rate
 
-    def terms(self, x: Array) -> Array:
+    def terms(self, x: F_d) -> F_j:
         """Returns |J| |x| (j,): the magnitude of the terms of the joint velocities at x = v (d,), or of c at x = q
         (d,), from which their round-off follows."""
         return jnp.abs(self.jacobian) @ jnp.abs(x)
 
-    def independent(self) -> Array:
+    def independent(self) -> B_j:
         """Returns the mask (j,) of the rows that do not depend on earlier ones."""
         return self.pivots > 0
 
-    def margins(self) -> Array:
+    def margins(self) -> F_j:
         """Returns the distances (j,) of the rows of J from the span of the earlier rows, in the metric M^-1.
 
         They are zero for dependent rows, and one of them becomes zero in a singular position.
@@ -161,7 +166,7 @@ class Joints(NamedTuple):
         return jnp.sqrt(self.pivots)
 
 
-def scales(jacobian: Array, x: Array) -> Array:
+def scales(jacobian: F_jd, x: F_d) -> F_j:
     """Returns the magnitudes (j,) from which the round-off of J x follows, x (d,) as for `Joints.terms`.
 
     Entries of J (j, d) that are zero but for round-off are sums of terms which cancel, as those of a planar linkage in
@@ -172,12 +177,12 @@ def scales(jacobian: Array, x: Array) -> Array:
 
 
 @outlined
-def _at(problem: Problem, metric: Any, t: Array, q: Array, args: object) -> Joints:
+def _at(problem: Problem, metric: Metric, t: F0, q: F_d, args: object) -> Joints:
     return Joints.of(problem, lambda s, x: problem.joint_values(s, x, args), metric, t, q, args)
 
 
 @outlined
-def _least(jacobian: Array, impulse: Array) -> Array:
+def _least(jacobian: F_jd, impulse: F_j) -> F_j:
     # l = J y with J' J y = J' l
     square = jacobian.T @ jacobian
     inverse = invert_semidefinite(lax.stop_gradient(square), _cut(impulse.dtype), sparse=True)[0]
@@ -190,26 +195,26 @@ def _cut(dtype: DTypeLike) -> float:
 
 
 @outlined
-def _over_chord(problem: Problem, metric: Any, at: At, h: Array) -> Joints:
+def _over_chord(problem: Problem, metric: Metric, at: At, h: F0) -> Joints:
     t, q, u, args = at
 
-    def mean(s: Array, x: Array) -> Array:
+    def mean(s: F0, x: F_d) -> F_j:
         near, far = (problem.joint_values(s + part * h, x + part * h * u, args) for part in GAUSS)
         return (near + far) / 2
 
     return Joints.of(problem, mean, metric, t, q, args)
 
 
-def joint_turning(problem: Problem, t: ArrayLike, q: Array, v: Array, args: object) -> Array:
+def joint_turning(problem: Problem, t: ArrayLike, q: F_d, v: F_d, args: object) -> F_j:
     """Returns the rate (j,) of the joint velocities J v + c_t along the motion with constant velocity v (d,)."""
     return _turning(problem, jnp.asarray(t, q.dtype), q, v, args)
 
 
 @outlined
-def _turning(problem: Problem, t: Array, q: Array, v: Array, args: object) -> Array:
+def _turning(problem: Problem, t: F0, q: F_d, v: F_d, args: object) -> F_j:
     zero, one = jnp.zeros_like(t), jnp.ones_like(t)
 
-    def velocity(s: Array) -> Array:
+    def velocity(s: F0) -> F_j:
         return jax.jvp(lambda s: problem.joint_values(t + s, q + s * v, args), (s,), (one,))[1]
 
     return jax.jvp(velocity, (zero,), (one,))[1]

@@ -14,6 +14,7 @@ from jax import Array, lax
 from jax.typing import ArrayLike, DTypeLike
 
 from ..jaxtools import linalg
+from ..jaxtools.array_types import B0, F0, B_m, F_d, F_dd, F_dj, F_jd, F_jj, F_m
 from ..jaxtools.empty import nothing
 from ..jaxtools.linalg import solve_by_inverse
 from ..jaxtools.outlined import outlined
@@ -30,10 +31,10 @@ class Restoring(NamedTuple):
     """Factors for correcting joint velocities under an iteration matrix W: ``rows``, J (j, d) with dependent rows set
     to zero; ``response`` W^-1 J' (d, j); ``gram`` J W^-1 J' (j, j) and its ``inverse``."""
 
-    rows: Array
-    response: Array
-    gram: Array
-    inverse: Array
+    rows: F_jd
+    response: F_dj
+    gram: F_jj
+    inverse: F_jj
 
     def of(self, rates: Array) -> Array:
         """Returns the velocity change (d,) or (d, k) that changes joint velocities by ``rates`` (j,) or (j, k)."""
@@ -59,7 +60,7 @@ class Metric(NamedTuple):
         """The class of contacts whose responses are those of this metric."""
         return Contacts
 
-    def times(self, x: Array) -> Array:
+    def times(self, x: F_d) -> F_d:
         """Returns M x for x of shape (d,)."""
         return self.mass.times(x)
 
@@ -72,11 +73,11 @@ class Metric(NamedTuple):
         """Returns M^-1 x for x of shape (d,) or (d, k), whether there are joints or not."""
         return self.mass.solve(x)
 
-    def positive(self) -> Array:
+    def positive(self) -> B0:
         """Tests whether M is positive definite, ()."""
         return self.mass.positive()
 
-    def symmetric(self) -> Array:
+    def symmetric(self) -> B0:
         """Tests whether M is symmetric up to round-off, ()."""
         return self.mass.symmetric()
 
@@ -84,7 +85,7 @@ class Metric(NamedTuple):
         """Returns the velocity change (d,) that changes joint velocities by ``rates`` (j,)."""
         return self.joints.restore(rates)
 
-    def keep(self, later: Array, v: Array, share: float) -> Array:
+    def keep(self, later: F_d, v: F_d, share: float) -> F_d:
         """Returns the velocity ``later`` (d,), corrected such that share * later + (1 - share) * v keeps the joints; v
         (d,) is the velocity before."""
         if not self.joints.size:
@@ -92,17 +93,17 @@ class Metric(NamedTuple):
         return later - self.restore(self.joints.velocity(share * later + (1 - share) * v) / share)
 
     @classmethod
-    def at(cls, problem: Problem, q: Array, args: object, t: ArrayLike | None = None) -> Metric:
+    def at(cls, problem: Problem, q: F_d, args: object, t: ArrayLike | None = None) -> Metric:
         """Makes the metric of a problem's mass matrix at q; given a time t, with the problem's joints at (t, q),
         which `solve` then keeps."""
         metric = cls._of_mass(problem, q, args)
         return metric if t is None else metric.with_joints(problem, t, q, args)
 
-    def with_joints(self, problem: Problem, t: ArrayLike, q: Array, args: object) -> Metric:
+    def with_joints(self, problem: Problem, t: ArrayLike, q: F_d, args: object) -> Metric:
         """Returns a copy that keeps the problem's joints, as linearised at (t, q)."""
         return self._replace(joints=Joints.at(problem, self, t, q, args))
 
-    def to_joints(self, problem: Problem, at: At, h: Array) -> At:
+    def to_joints(self, problem: Problem, at: At, h: F0) -> At:
         """Corrects the velocity v of a place so that q + h v satisfies the joints at t + h, by one Newton step."""
         # otherwise energy drifts as without the mean over the chord: a double pendulum's by 1.5e-6 a second at h =
         # 1e-3, rather than by 3e-10
@@ -110,7 +111,7 @@ class Metric(NamedTuple):
             return at
         return at._replace(v=at.v - self.restore(problem.joint_values(at.t + h, at.q + h * at.v, at.args)) / h)
 
-    def over_chord(self, problem: Problem, at: At, h: Array) -> Metric:
+    def over_chord(self, problem: Problem, at: At, h: F0) -> Metric:
         """Returns a copy with the joints averaged over the chord from a place with its velocity for a time h."""
         if not self.joints.size:
             return self
@@ -118,11 +119,11 @@ class Metric(NamedTuple):
         return self._replace(joints=Joints.over_chord(problem, kinetic, at, h))
 
     @classmethod
-    def _of_mass(cls, problem: Problem, q: Array, args: object) -> Metric:
+    def _of_mass(cls, problem: Problem, q: F_d, args: object) -> Metric:
         return cls(mass_of(problem.mass_at(q, args), q.dtype).factorised(), Joints.none(q.shape[0], q.dtype))
 
     @classmethod
-    def from_iteration_matrix(cls, matrix: Array, joints: Joints) -> Metric:
+    def from_iteration_matrix(cls, matrix: F_dd, joints: Joints) -> Metric:
         """Makes the metric whose `solve` applies the inverse of an iteration matrix W = M - h theta dg/dv - ...,
         keeping the joints.
 
@@ -137,9 +138,9 @@ class Iteration(NamedTuple):
     """An iteration ``matrix`` W (d, d) in place of a mass, with its ``inverse``, and, if there are joints,
     their `Restoring` under it."""
 
-    matrix: Array
-    inverse: Array
-    restoring: Any = None
+    matrix: F_dd
+    inverse: F_dd
+    restoring: Restoring | None = None
 
 
 class IterationMetric(Metric):
@@ -160,7 +161,7 @@ class IterationMetric(Metric):
 
 
 @outlined
-def _restoring(matrix: Array, joints: Joints) -> tuple[Array, Restoring]:
+def _restoring(matrix: F_dd, joints: Joints) -> tuple[F_dd, Restoring]:
     """Returns the inverse of an iteration matrix W (d, d), and the factors for correcting joint velocities under it."""
     kept, inverse = joints.independent(), linalg.inverse_without_pivoting(lax.stop_gradient(matrix))
     rows = jnp.where(kept[:, None], joints.jacobian, 0)
@@ -170,12 +171,12 @@ def _restoring(matrix: Array, joints: Joints) -> tuple[Array, Restoring]:
     return inverse, Restoring(rows, response, gram, linalg.inverse_without_pivoting(lax.stop_gradient(gram)))
 
 
-def linearise(problem: Problem, metric: Metric, t: ArrayLike, q: Array, args: object) -> Contacts:
+def linearise(problem: Problem, metric: Metric, t: ArrayLike, q: F_d, args: object) -> Contacts:
     """Linearises the constraints at (t, q), with the responses of a ``metric``; without tangential rows."""
     return problem.gaps.linearised(metric, t, q, args)
 
 
-def noise(contacts: Contacts, x: Array, gap_velocity: Array) -> Array:
+def noise(contacts: Contacts, x: F_d, gap_velocity: F_m) -> F_m:
     """Returns the round-off (m,) of gap velocities computed from a velocity x (d,),
     or of gap accelerations computed from an acceleration x.
 
@@ -184,11 +185,11 @@ def noise(contacts: Contacts, x: Array, gap_velocity: Array) -> Array:
     return 1e3 * jnp.finfo(x.dtype).eps * (contacts.velocity_terms(x) + jnp.abs(gap_velocity))
 
 
-def gap_derivatives(problem: Problem, t: Array, q: Array, v: Array, args: object) -> tuple[Array, Array]:
+def gap_derivatives(problem: Problem, t: F0, q: F_d, v: F_d, args: object) -> tuple[F_m, F_m]:
     """Returns gap velocities and gap accelerations (m,) of the motion with constant velocity v (d,)."""
     zero, one = jnp.zeros_like(t), jnp.ones_like(t)
 
-    def velocity(s: Array) -> Array:
+    def velocity(s: F0) -> F_m:
         return jax.jvp(lambda s: problem.gaps(t + s, q + s * v, args), (s,), (one,))[1]
 
     return jax.jvp(velocity, (zero,), (one,))
@@ -198,12 +199,12 @@ class Closure(NamedTuple):
     """Result of `closure`, up to round-off: masks (m,) of constraints that are ``closed``, those that are ``violated``,
     and those that are closed with a negative gap velocity (``outward``)."""
 
-    closed: Array
-    violated: Array
-    outward: Array
+    closed: B_m
+    violated: B_m
+    outward: B_m
 
 
-def lengths(contacts: Contacts, q: Array, v: Array, acceleration: Array, h: Array) -> Array:
+def lengths(contacts: Contacts, q: F_d, v: F_d, acceleration: F_m, h: F0) -> F_m:
     """Returns a length scale for each gap (m,), in its unit: the magnitude of its terms,
     plus the distance moved in a thousand steps h.
 
@@ -225,7 +226,7 @@ def span(h: Any, dtype: DTypeLike) -> Any:
 
 
 def closure(
-    contacts: Contacts, gap_velocity: Array, q: Array, v: Array, h: Array | None = None, a: Array | None = None
+    contacts: Contacts, gap_velocity: F_m, q: F_d, v: F_d, h: F0 | None = None, a: F_d | None = None
 ) -> Closure:
     """Classifies constraints as closed, violated, or closed with a velocity that violates them,
     up to the round-off of gaps and gap velocities.
@@ -251,7 +252,7 @@ def closure(
     return Closure(closed, contacts.gap < -overlap, closed & (gap_velocity < -speed))
 
 
-def acceleration(problem: Problem, metric: Metric, t: ArrayLike, q: Array, v: Array, args: object) -> Array:
+def acceleration(problem: Problem, metric: Metric, t: ArrayLike, q: F_d, v: F_d, args: object) -> F_d:
     """Returns the acceleration (d,) without contact forces: M^-1 g(t, q, v), or with joints the one that keeps them."""
     return joint_acceleration(problem, metric, t, q, v, args)[0]
 

@@ -48,9 +48,9 @@ class At(NamedTuple):
     """Where functions of a problem are evaluated, in the order in which they take it: at time t (), position q and
     velocity v (d,), with ``args``."""
 
-    t: Any
-    q: Any
-    v: Any
+    t: Array
+    q: Array
+    v: Array
     args: Any
 
     def after(self, time: Array, a: Array) -> At:

@@ -41,7 +41,7 @@ SINE = (
 )
 
 
-def threefry(key: Any, first: ArrayLike, second: Any) -> tuple[Any, Any]:
+def threefry(key: Any, first: ArrayLike, second: Any) -> tuple:
     """Returns two words of 32 random bits for each of the counters (``first``, ``second``); all are uint32, of numpy or
     jax, ``key`` (..., 2)."""
     k0, k1 = key[..., 0], key[..., 1]

@@ -10,7 +10,7 @@ constructors from energies.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -21,13 +21,14 @@ from jax.typing import ArrayLike
 from ..jaxtools.empty import nothing
 from ..jaxtools.jaxpr_tools import replay_jaxpr
 from ..jaxtools.outlined import call_outlined
-from ..jaxtools.shapes import as_array, shape_of_result
+from ..jaxtools.shapes import PyTree, as_array, shape_of_result
 from .coefficients import OfSpeed, coefficients
 from .gaps import Gaps, OfBodies, gaps_of
 from .impact_law import NEWTON, ImpactLaw, impact_law_of
 from .labels import Labels
 from .mass import mass_of
 from .problem_parts import (
+    Args,
     Constraints,
     Energy,
     Equations,
@@ -47,6 +48,10 @@ from .problem_parts import (
     slip_of_bodies,
 )
 from .some_contacts import SomeSlips
+
+if TYPE_CHECKING:
+    from ..bodies import Bodies
+    from ..bodies.neighbours import Neighbours
 
 NAMING = ("coordinates", "contacts", "units", "joint_names", "quaternions")
 OTHERS = ("joints", "switches", "reset", "slip", "friction", "static_friction", "noise")
@@ -278,6 +283,12 @@ class Problem(metaclass=Named):
         return self.constraints if isinstance(self.constraints, OfBodies) else None
 
     @property
+    def bodies(self) -> Bodies:
+        """The constraints of a problem that has bodies of `jaximpact.bodies` (`between`)."""
+        bodies: Any = self.constraints
+        return bodies
+
+    @property
     def listed(self) -> bool:
         """Whether near pairs of bodies are kept in a neighbour list, see `jaximpact.bodies` ("listed bodies")."""
         return self.gaps.listed
@@ -288,11 +299,11 @@ class Problem(metaclass=Named):
         stated = getattr(self, name)
         return stated.sample if self.listed and stated is not None else stated
 
-    def near(self, neighbours: object) -> Problem:
+    def near(self, neighbours: Neighbours | None) -> Problem:
         """Returns the problem restricted to the pairs of a neighbour list; unchanged for None."""
         if neighbours is None:
             return self
-        return self.replace(constraints=self.constraints.near(neighbours))  # type: ignore[union-attr]
+        return self.replace(constraints=self.bodies.near(neighbours))
 
     def count(self, t: ArrayLike, q: Array, args: object) -> int:
         """Returns the number of constraints m."""
@@ -344,7 +355,7 @@ class Problem(metaclass=Named):
         along = along[:, None] if along.ndim == 1 else along
         return None if normal is None else jnp.asarray(normal, q.dtype), along
 
-    def restitution_at(self, e: Any, rates: Array, args: object) -> Any:
+    def restitution_at(self, e: Any, rates: Array, args: object) -> Array:
         """Returns the restitution of contacts with gap velocities ``rates`` (m,): e, or e times the problem's function
         of approach speeds, (m,).
 
@@ -372,7 +383,7 @@ class Problem(metaclass=Named):
         """Returns g(t, q, v), shape (d,), in the dtype of q."""
         return jnp.asarray(_value_of(self.force, t, q, v, args), q.dtype)
 
-    def mass_at(self, q: Array, args: object) -> Any:
+    def mass_at(self, q: Array, args: object) -> Array | None:
         """Returns the mass at q, in any of the forms in which it may be stated, in the dtype of q;
         None for the identity."""
         mass = _value_of(self.mass, q, args) if callable(self.mass) else self.mass
@@ -444,7 +455,7 @@ class Problem(metaclass=Named):
     @classmethod
     def from_potential(
         cls,
-        potential: Callable[[Array, Any], Array],
+        potential: Callable[[Array, Args], Array],
         constraints: Constraints | None = None,
         mass: MassLike = None,
         restitution: RestitutionLike = 0.0,
@@ -509,7 +520,7 @@ class Problem(metaclass=Named):
         return cls(generalised, constraints, mass, restitution, energy, **naming)
 
 
-def _value_of(function: Any, *operands: Any) -> Any:
+def _value_of(function: Any, *operands: object) -> PyTree:
     """Returns the value of a function of the problem, which native code has once for all its calls if it is long."""
     # these hold traced numbers, or have more to offer than this value
     special = isinstance(function, SomeSlips)

@@ -11,17 +11,19 @@ from numpy.typing import ArrayLike
 from .coefficients import OfSpeed
 from .gaps import OfBodies
 
-Force = Callable[[Any, Array, Array, Any], Array]
-Constraints = Callable[[Any, Array, Any], Array]
-Energy = Callable[[Any, Array, Array, Any], Array]
-Equations = Callable[[Any, Array, Any], Array]
-Surfaces = Callable[[Any, Array, Array, Any], Array]
-Reset = Callable[[Any, Array, Array, int, Any], Any]
-Slips = Callable[[Any, Array, Array, Any], Array]
-Noise = Callable[[Any, Array, Array, Any], Array]
+Time = Any  # as users state it: a float, or an array
+Args = Any  # numbers of the user in a pytree
+Force = Callable[[Time, Array, Array, Args], Array]
+Constraints = Callable[[Time, Array, Args], Array]
+Energy = Callable[[Time, Array, Array, Args], Array]
+Equations = Callable[[Time, Array, Args], Array]
+Surfaces = Callable[[Time, Array, Array, Args], Array]
+Reset = Callable[[Time, Array, Array, int, Args], Array | tuple[Array, Array]]
+Slips = Callable[[Time, Array, Array, Args], Array]
+Noise = Callable[[Time, Array, Array, Args], Array]
 # numbers as users state them: each may be a function too, of q and args, of approach speeds, or of args
-MassLike = ArrayLike | Callable[[Array, Any], ArrayLike] | None
-RestitutionLike = ArrayLike | Callable[[Array, Any], ArrayLike]
+MassLike = ArrayLike | Callable[[Array, Args], ArrayLike] | None
+RestitutionLike = ArrayLike | Callable[[Array, Args], ArrayLike]
 FrictionLike = ArrayLike | Callable[..., ArrayLike] | None
 
 

@@ -12,7 +12,7 @@ References:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -54,7 +54,7 @@ class AtRest:
     before: ClassVar[bool] = False  # whether the step after which the condition holds is taken back
 
     def __post_init__(self) -> None:
-        given: dict[str, Any] = {"speed": self.speed} | ({} if self.time is None else {"time": self.time})
+        given: dict = {"speed": self.speed} | ({} if self.time is None else {"time": self.time})
         for name, value in given.items():
             if not (is_number(value) and 0 < value < jnp.inf):
                 raise ValueError(f"Until.at_rest({name}=...) must be a positive number, got {value!r}")
@@ -116,7 +116,7 @@ class Jammed:
         as many contacts as the equilibrium of the bodies that are held needs. A row of listed bodies holds the impulses
         of its step only, not their sum so far.
         """
-        bodies: Any = problem.between
+        bodies = problem.bodies
         (old, old_row, _), (new, row, account) = before, after
         count, space = bodies.number, bodies.positions(new.q).shape[1]
         each = new.v.size // count  # coordinates of a body
@@ -173,9 +173,9 @@ def backbone(ends: Array, pushes: Array, count: int, needed: int, pending: Array
 def speeds(problem: Problem, metric: Metric, v: Array) -> Array:
     """Returns the speeds (N,) of bodies, by their kinetic energy, rotation included; for other problems those of the
     coordinates, |v| (d,)."""
-    bodies: Any = problem.between
-    if bodies is None:
+    if problem.between is None:
         return jnp.abs(v)
+    bodies = problem.bodies
     count, space = bodies.number, bodies.positions(v).shape[1]
     energy = jnp.sum((v * metric.times(v)).reshape(count, -1), axis=1)
     mass = metric.mass.diagonal(v).reshape(count, -1)[:, :space]

@@ -7,7 +7,7 @@ import abc
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ from jax import Array, lax
 from jax.typing import ArrayLike, DTypeLike
 
 from ..jaxtools.argument_checks import is_traced
+from ..jaxtools.array_types import B0, F0, I0, B_m, F_d, F_j, F_m
 from ..jaxtools.empty import nothing
 from ..switches.switches import gap_switches
 from .contact.laws import ContactLaw, Open, Reaction
@@ -26,6 +27,12 @@ from .linearisation import Metric
 from .motion import At, Motion
 from .problem import Problem
 from .status import Status, as_status
+
+if TYPE_CHECKING:
+    from .schemes.event_driven import EventDriven
+    from .trials.stops import Until
+
+S = TypeVar("S")  # the state of a scheme between steps
 
 FACING = -0.99  # cosine of the angle between contacts that face each other
 SLIGHT = 0.1  # fraction of the speed of a motion by which a resolved jump of the force may change it in a step
@@ -44,16 +51,16 @@ class State(NamedTuple):
             whose law needs them.
     """
 
-    n: Array
-    q: Array
-    v: Array
-    low: Array | None = None
-    lasting: Array | None = None
-    joints: Array | None = None
+    n: I0
+    q: F_d
+    v: F_d
+    low: F_d | None = None
+    lasting: B_m | None = None
+    joints: B0 | None = None
     friction: FrictionInfo | None = None
 
     @classmethod
-    def start(cls, motion: Motion, lasting: Array | None = None, joints: Array | None = None) -> State:
+    def start(cls, motion: Motion, lasting: B_m | None = None, joints: B0 | None = None) -> State:
         """Makes the state at step 0."""
         return cls(jnp.zeros((), jnp.int32), motion.q0, motion.v0, zero_remainder(motion.q0), lasting, joints)
 
@@ -63,7 +70,7 @@ class State(NamedTuple):
         lasting, friction = jax.tree.map(moved, (self.lasting, self.friction))
         return self._replace(lasting=lasting, friction=friction)
 
-    def moved(self, shift: Array, v: Array, lasting: Array | None = None) -> State:
+    def moved(self, shift: F_d, v: F_d, lasting: B_m | None = None) -> State:
         """Returns the next state: displaced by ``shift`` (d,), with velocity v;
         the sum is compensated in precisions below float64."""
         q, low = add_compensated(self.q, shift, self.low)
@@ -74,13 +81,13 @@ class State(NamedTuple):
         return self if self.friction is None else self._replace(friction=lax.stop_gradient(friction))
 
 
-def zero_remainder(q: Array) -> Array | None:
+def zero_remainder(q: F_d) -> F_d | None:
     """Returns the initial rounding remainder of a position (d,); None in float64,
     where the sum of displacements is not compensated."""
     return None if q.dtype == jnp.float64 else jnp.zeros_like(q)
 
 
-def add_compensated(q: Array, shift: Array, low: Array | None) -> tuple[Array, Array | None]:
+def add_compensated(q: F_d, shift: F_d, low: F_d | None) -> tuple[F_d, F_d | None]:
     """Returns q + shift and its new rounding remainder, given the previous remainder ``low``
     (Kahan's compensated sum)."""
     if low is None:
@@ -94,11 +101,11 @@ class JointInfo(NamedTuple):
     """Report of one step on the joints c(t, q) = 0: their ``impulse`` (j,) in the step,
     and the ``residual`` |c| (j,) at its end."""
 
-    impulse: Array
-    residual: Array
+    impulse: F_j
+    residual: F_j
 
     @classmethod
-    def none(cls, problem: Problem, q: Array, args: object) -> JointInfo:
+    def none(cls, problem: Problem, q: F_d, args: object) -> JointInfo:
         """Zero impulses and residuals, to start sums from."""
         zero = jnp.zeros(problem.joint_count(jnp.zeros((), q.dtype), q, args), q.dtype)
         return cls(zero, zero)
@@ -114,12 +121,12 @@ class Step(NamedTuple):
     ``start`` () at which the step begins and its ``length`` (); and the ``regime``, what it asks of contacts and of the
     pieces of a force that jumps (`regimes`), once that is known."""
 
-    scheme: Any
+    scheme: EventDriven
     problem: Problem
     law: ContactLaw
     motion: Motion
-    start: Array
-    length: Array
+    start: F0
+    length: F0
     regime: Any = None
 
 
@@ -135,22 +142,22 @@ class Info(NamedTuple):
     last (`status.event_name`), or None.
     """
 
-    z: Array
-    chord: Array
-    impulse: Array
-    acts: Array
-    residual: Array
-    iterations: Array
-    status: Array
+    z: F_d
+    chord: F_d
+    impulse: F_m
+    acts: B0
+    residual: F0
+    iterations: I0
+    status: I0
     joints: JointInfo
     friction: FrictionInfo
     error: Any = None
-    remark: Array | None = None
+    remark: I0 | None = None
     ended: Any = None
-    near: Any = None
+    near: I0 | None = None
 
     @classmethod
-    def of(cls, found: Reaction, metric: Metric, z: Array, chord: Array, e: Any) -> Info:
+    def of(cls, found: Reaction, metric: Metric, z: F_d, chord: F_d, e: Array) -> Info:
         """Makes the info of a step from ``found``, the reaction of its contact law with restitution ``e``; adds the
         status of the mass matrix.
 
@@ -173,7 +180,7 @@ class Info(NamedTuple):
         )
 
     @classmethod
-    def none(cls, q: Array, v: Array, m: int, friction: FrictionInfo | None = None) -> Info:
+    def none(cls, q: F_d, v: F_d, m: int, friction: FrictionInfo | None = None) -> Info:
         """Makes the info of m contacts without impulses, with z = q and chord = v: that of `Scheme.init`,
         which makes no step.
 
@@ -251,7 +258,7 @@ class Traits(NamedTuple):
         return self.order is None
 
 
-class Scheme(abc.ABC):
+class Scheme(abc.ABC, Generic[S]):
     """Base class of schemes: a new one must define `init` and `step`, and may define `free_step`, `traits` and `check`.
 
     Both are pure functions of the arrays of one motion, in float64 and float32. A step gets its impulses from the
@@ -260,15 +267,15 @@ class Scheme(abc.ABC):
     """
 
     @abc.abstractmethod
-    def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[State, Info]:
+    def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[S, Info]:
         """Makes the state at n = 0 from initial data whose velocity is admissible
         (`simulation.motion_loop.start` projects it)."""
 
     @abc.abstractmethod
-    def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: State) -> tuple[State, Info]:
+    def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: S) -> tuple[S, Info]:
         """Makes one step: returns the state at n + 1 and its info."""
 
-    def free_step(self, problem: Problem, motion: Motion, state: State) -> tuple[State, Info]:
+    def free_step(self, problem: Problem, motion: Motion, state: S) -> tuple[S, Info]:
         """Makes one step without impulses; the result is invalid if ``info.acts`` or a status bit is set."""
         return self.step(problem, Open(), motion, state)
 
@@ -277,22 +284,22 @@ class Scheme(abc.ABC):
         """Properties of the scheme."""
         return Traits()
 
-    def beside(self, velocity: Array) -> Scheme:
+    def beside(self, velocity: F_d) -> Scheme:
         """Returns a copy for a step whose new ``velocity`` (d,) is already known,
         so that iterations of the step may start from it."""
         return self
 
-    def resolution(self, motion: Motion) -> Array:
+    def resolution(self, motion: Motion) -> F0:
         """Bounds the error () of the times of located impacts; a derivative at t1 is not to be trusted
         within that time of an impact."""
         return motion.h
 
-    def time_errors(self, motion: Motion, state: State, contacts: Contacts, speed: Array) -> Array:
+    def time_errors(self, motion: Motion, state: S, contacts: Contacts, speed: F_m) -> F_m:
         """Bounds the errors (m,) of the times at which ``contacts`` meet at gap velocities ``speed`` (m,) near a state;
         by default the `resolution`."""
         return jnp.broadcast_to(self.resolution(motion), speed.shape)
 
-    def on_piece(self, problem: Problem, motion: Motion, state: State) -> Problem:
+    def on_piece(self, problem: Problem, motion: Motion, state: S) -> Problem:
         """Returns the problem with its functions on the sides of their switches on which a state is,
         for schemes that locate crossings."""
         return problem
@@ -302,7 +309,7 @@ class Scheme(abc.ABC):
         the same values by fewer operations."""
         return self
 
-    def observing(self, impacts: int, until: Any, kinds: tuple[str, ...]) -> Scheme:
+    def observing(self, impacts: int, until: Until | None, kinds: tuple[str, ...]) -> Scheme:
         """Returns the scheme that also records the first ``impacts``, events of some ``kinds``, in its state
         (`impact_record`) and ends where ``until`` says (`stops`).
 
@@ -343,7 +350,7 @@ class Scheme(abc.ABC):
 
 
 @dataclass(frozen=True)
-class Wrapping(Scheme):
+class Wrapping(Scheme[S]):
     """Base class of schemes that wrap another scheme."""
 
     scheme: Scheme
@@ -352,10 +359,10 @@ class Wrapping(Scheme):
     def traits(self) -> Traits:
         return self.scheme.traits
 
-    def resolution(self, motion: Motion) -> Array:
+    def resolution(self, motion: Motion) -> F0:
         return self.scheme.resolution(motion)
 
-    def on_piece(self, problem: Problem, motion: Motion, state: State) -> Problem:
+    def on_piece(self, problem: Problem, motion: Motion, state: S) -> Problem:
         return self.scheme.on_piece(problem, motion, state)
 
 
@@ -390,38 +397,38 @@ class Timing(NamedTuple):
         return 2 if self.rebounds else 1
 
 
-def time_of(motion: Motion, state: State) -> Array:
+def time_of(motion: Motion, state: State) -> F0:
     """Returns the time () of a state: that of its step, or the time at which the motion has stopped,
     if that is earlier."""
     t, stop = motion.time(state.n), getattr(state, "stop", None)
     return t if stop is None else jnp.where(stop.time < t, stop.time, t)
 
 
-def time_before_start(motion: Motion) -> Array:
+def time_before_start(motion: Motion) -> F0:
     """Returns the time () three steps before the start of a motion, which stands for that of the latest
     impact while there was none."""
     return lax.stop_gradient(motion.t0 - 3 * motion.h)
 
 
-def finite(state: State) -> Array:
+def finite(state: State) -> B0:
     """Tests whether position and velocity are finite, ()."""
     return jnp.all(jnp.isfinite(state.q)) & jnp.all(jnp.isfinite(state.v))
 
 
-def restitution_status(e: Array, acts: Array) -> Array:
+def restitution_status(e: Array, acts: B_m) -> I0:
     """Returns INPUT_INVALID for restitutions e (m,) outside [0, 1] at contacts that ``acts`` (m,) marks."""
     return as_status(jnp.any(acts & ~((e >= 0) & (e <= 1))), Status.INPUT_INVALID)
 
 
-def mass_status(metric: Metric) -> Array:
+def mass_status(metric: Metric) -> I0:
     """Returns the status bits of a mass matrix that is not positive definite or not symmetric."""
     wrong = as_status(~metric.positive(), Status.MASS_INVALID)
     return wrong | as_status(~metric.symmetric(), Status.MASS_INVALID)
 
 
 def gradient_status(
-    law: ContactLaw, problem: Problem, metric: Metric, contacts: Contacts, at: At, shift: Array, acting: Array
-) -> Array:
+    law: ContactLaw, problem: Problem, metric: Metric, contacts: Contacts, at: At, shift: F_d, acting: B_m
+) -> I0:
     """Returns CONTACTS_NOT_SOLVED if the linearisation of a gap of the ``acting`` contacts (m,) fails over the
     displacement ``shift`` (d,) from the place ``at``, where it was made.
 
@@ -443,7 +450,7 @@ def gradient_status(
     return as_status(jnp.any(unresolved & acting), Status.CONTACTS_NOT_SOLVED)
 
 
-def mean_acceleration(problem: Problem, metric: Metric, at: At, h: Array, count: int) -> Array:
+def mean_acceleration(problem: Problem, metric: Metric, at: At, h: F0, count: int) -> F_d:
     """Returns (1/h) times the integral over [t, t + h] of M^-1 g(s, q, v) ds (d,),
     by Gauss-Legendre quadrature with ``count`` nodes."""
     nodes, weights = np.polynomial.legendre.leggauss(count)

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import ArrayLike
+
+from ..jaxtools.shapes import PyTree
 
 if TYPE_CHECKING:
     from .problem import Problem
@@ -55,9 +57,9 @@ def look_at_those_that_matter(
     matters: Array,
     gap: Array,
     sizes: tuple[int, ...],
-    look: Callable[[Array | None], Any],
-    keep: Callable[[Any], Any] = lambda chosen: chosen,
-) -> Any:
+    look: Callable[[Array | None], PyTree],
+    keep: Callable = lambda chosen: chosen,
+) -> PyTree:
     """Returns ``look(rows)`` of as few contacts, by ascending ``sizes``, as hold all that matter (m,); of all of them,
     ``look(None)``, if none does.
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import jax
 import numpy as np
 
-from ..jaxtools.shapes import shape_of_result
+from ..jaxtools.shapes import PyTree, shape_of_result
 
 
-def outcome(name: str, read: Callable[[Any], Any], function: Callable, *operands: Any) -> Any:
+def outcome(name: str, read: Callable, function: Callable, *operands: object) -> PyTree:
     """Returns the shapes and dtypes of the result of a user's function;
     an error gives the ``name`` of the function and says how it failed.
 
@@ -29,7 +28,7 @@ def outcome(name: str, read: Callable[[Any], Any], function: Callable, *operands
         raise renamed_error(f"{name} failed on arguments of shapes {_shapes(operands)}{hint}", error) from error
 
 
-def _missing(args: Any, error: Exception) -> str:
+def _missing(args: object, error: Exception) -> str:
     """Returns the cure where an error comes of numbers that were not given."""
     asked = args is None and "NoneType" in str(error)
     return " (args is None: give the numbers that it reads, args=...)" if asked else ""
@@ -48,7 +47,7 @@ def renamed_error(what: str, error: Exception) -> Exception:
 
 
 @contextmanager
-def named_errors(name: str, args: Any = ()) -> Iterator[None]:
+def named_errors(name: str, args: object = ()) -> Iterator[None]:
     """Context in which errors of a user's function are reported under its name; ``args``: what it was given as args."""
     try:
         yield

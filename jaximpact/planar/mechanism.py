@@ -3,7 +3,7 @@ and the statement as a `Problem`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from jax import Array
 from ..jaxtools.argument_checks import short
 from ..mechanics.coefficients import OfSpeed
 from ..mechanics.problem import Problem
+from ..mechanics.problem_parts import RestitutionLike
 from .quantities import GROUND, value_at
 
 OPTIONS = ("switches", "reset", "static_friction")  # of a problem, which a system hands on
@@ -25,14 +26,14 @@ class Kinds(NamedTuple):
     """Classes of the bodies and parts that a system takes, and words for messages: an ``example`` of bodies, what a
     body and a part must be."""
 
-    body: type[Any]
+    body: type
     part: Any
     example: str
     body_is: str
     part_is: str
 
 
-def check_system(bodies: Any, parts: Any, kinds: Kinds) -> None:
+def check_system(bodies: object, parts: Any, kinds: Kinds) -> None:
     """Raises TypeError or ValueError if bodies are no mapping of them by names,
     or if a part is none or joins what is no body."""
     if not isinstance(bodies, Mapping) or not bodies:
@@ -55,7 +56,7 @@ def check_system(bodies: Any, parts: Any, kinds: Kinds) -> None:
             raise ValueError(f"parts[{i}], {type(part).__name__}: both bodies are {part.a!r}")
 
 
-def check_options(options: dict[str, Any]) -> None:
+def check_options(options: dict) -> None:
     """Raises TypeError if ``options`` of a system's problem are not among those that it hands on."""
     unknown = [name for name in options if name not in OPTIONS]
     if unknown:
@@ -64,12 +65,12 @@ def check_options(options: dict[str, Any]) -> None:
 
 def state_problem(
     same: Any,
-    restitution: Any,
+    restitution: RestitutionLike,
     coordinates: Named,
     gaps: Named,
     joints: Named,
     slip: Callable[[], Callable],
-    options: dict[str, Any],
+    options: dict,
     quaternions: tuple[int, ...] = (),
 ) -> Problem:
     """Makes the `Problem` of a system.
@@ -108,12 +109,12 @@ def state_problem(
     )
 
 
-def friction_of(parts: Any, args: object) -> Array:
+def friction_of(parts: Sequence, args: object) -> Array:
     """Coefficients of friction (m,) of the contacts of all parts."""
     return jnp.stack([jnp.asarray(value_at(mu, args)) for part in parts for mu in part.friction_coefficients])
 
 
-def friction_at_speeds(parts: Any, speeds: Array, args: object) -> Array:
+def friction_at_speeds(parts: Sequence, speeds: Array, args: object) -> Array:
     """Coefficients of friction (m,) of contacts with the slip ``speeds`` (m,)."""
     every = enumerate(mu for part in parts for mu in part.friction_coefficients)
     return jnp.stack(

@@ -12,6 +12,7 @@ from jax.typing import ArrayLike
 
 from ..jaxtools.argument_checks import real_number
 from ..mechanics.coefficients import OfSpeed
+from ..mechanics.problem_parts import Args, Time
 from .mechanism import names_of_stop
 from .pose import Pose
 from .quantities import GROUND, Number, Point, distance_of, point_of, unit_vector, value_at
@@ -154,7 +155,7 @@ class Drive(Part):
     0 at the start."""
 
     equations = (("", "rad"),)
-    angle: Callable[[Any, Any], Any]
+    angle: Callable[[Time, Args], Any]
 
     def joints(self, pose: Pose, t: ArrayLike, args: object) -> list:
         return [self._turn(pose) - self.angle(t, args)]
@@ -164,7 +165,7 @@ class Drive(Part):
 class Motor(Part):
     """A torque on body a, and its opposite on b: ``torque(t, angle, rate, args)``, or a number [N m]."""
 
-    torque: Any
+    torque: float | Callable
 
     def coordinates(self, pose: Pose) -> list:
         return [self._turn(pose)]
@@ -178,7 +179,7 @@ class Force(Part):
     """A force ``force(t, args)`` (2,) [N] on the point ``at`` of body a."""
 
     at: Point
-    force: Callable[[Any, Any], Any]
+    force: Callable[[Time, Args], Any]
 
     def coordinates(self, pose: Pose) -> list:
         place = pose.point(self.a, self.at)

@@ -6,14 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from jax import Array
 from numpy.typing import ArrayLike
 
 from ..jaxtools.argument_checks import real, real_number, short
+from ..mechanics.problem_parts import Args
 
 GROUND = "ground"  # what is no body
 Point = tuple[float, float]
-Number = float | Callable[[Any], Any]  # a number, or a function of args
-Restitution = float | Callable[[Any, Any], Any]  # a number, or a function of the speed of approach and of args
+Number = float | Callable[[Args], Any]  # a number, or a function of args
+Restitution = float | Callable[[Array, Args], Any]  # a number, or a function of the speed of approach and of args
 
 
 def value_at(x: Any, args: object) -> Any:

@@ -6,7 +6,7 @@ import inspect
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 
@@ -54,6 +54,9 @@ from .sections import (
 )
 from .style import COLOURS, DARK, GREY, new_figure, set_heading
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 __all__ = [
     "COLOURS",
     "DARK",
@@ -76,9 +79,9 @@ class Picture(NamedTuple):
     (axes, remark), and ``main(result, ax, **options)`` draws the first panel alone on ``ax`` and returns the remark.
     """
 
-    function: Callable[..., Any]
+    function: Callable
     size: tuple[float, float] | None = None
-    main: Callable[..., Any] | None = None
+    main: Callable | None = None
 
 
 PICTURES = {
@@ -111,9 +114,9 @@ SOLUTIONS = {
 
 
 @overload
-def draw(result: Any, path: None = None, *, ax: Any = None, title: str = "", **options: Any) -> Any: ...
+def draw(result: Any, path: None = None, *, ax: Axes | None = None, title: str = "", **options: Any) -> Any: ...
 @overload
-def draw(result: Any, path: str | Path, *, ax: Any = None, title: str = "", **options: Any) -> Path: ...
+def draw(result: Any, path: str | Path, *, ax: Axes | None = None, title: str = "", **options: Any) -> Path: ...
 def draw(result: Any, path: str | Path | None = None, *, ax: Any = None, title: str = "", **options: Any) -> Any:
     """Draws the picture that belongs to the type of a result.
 
@@ -206,7 +209,7 @@ def _picture_of(result: object) -> Picture:
     return found
 
 
-def _check_options(result: Any, picture: Picture, options: dict[str, Any]) -> None:
+def _check_options(result: object, picture: Picture, options: dict) -> None:
     """Raises TypeError for an option that the picture does not know."""
     parameters = inspect.signature(picture.function).parameters.values()
     known = [x.name for x in parameters if x.kind is x.KEYWORD_ONLY]

@@ -18,7 +18,7 @@ from .style import COLOURS, DARK, new_figure, tidy
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Drawing = Callable[["Axes", float, np.ndarray], Any]
+Drawing = Callable[["Axes", float, np.ndarray], object]
 WRITERS = {".gif": "pillow", ".mp4": "ffmpeg"}
 INSTALL = {
     "pillow": "pip install pillow",

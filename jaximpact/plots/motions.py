@@ -29,7 +29,7 @@ def draw_motion(
     solution: Solution,
     *,
     exact: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None,
-    gaps: Callable[..., Any] | None = None,
+    gaps: Callable | None = None,
 ) -> tuple[np.ndarray, str]:
     """Draws one motion over time: positions, velocities, accumulated impulses, forces of joints,
     and energy if the solution has it.

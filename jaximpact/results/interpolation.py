@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
@@ -29,7 +29,7 @@ def at(solution: Solution, t: ArrayLike) -> Solution:
     times, rows = checked_times(solution, t)
     lead = rows.shape[:-1]
     lanes = [_rows_at(jax.tree.map(lambda x, lane=lane: x[lane], solution), times) for lane in np.ndindex(lead)]
-    state: dict[str, Any] = {
+    state: dict = {
         name: np.stack([one[name] for one in lanes]).reshape(*lead, *lanes[0][name].shape) for name in lanes[0]
     }
     return replace(solution, **state, energy=None, origin=replace(solution.origin, every_step=False))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import singledispatch
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self
 
 import jax
@@ -162,17 +163,17 @@ class Drawable(Result):
         return plots().draw(self, path, **options)
 
 
-def plots() -> Any:
+def plots() -> ModuleType:
     """Returns the package `jaximpact.plots`, which is above this one and imported when it is needed."""
     return import_module("...plots", __name__)
 
 
-def analysis() -> Any:
+def analysis() -> ModuleType:
     """Returns the package `jaximpact.analysis`, which is above this one and imported when it is needed."""
     return import_module("...analysis", __name__)
 
 
-def files() -> Any:
+def files() -> ModuleType:
     """Returns the module `results.files`, imported when it is needed, as it imports this module."""
     return import_module("..files", __name__)
 

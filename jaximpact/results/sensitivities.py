@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..jaxtools.shapes import PyTree
 from ..mechanics.labels import UNNAMED, Labels
 from ..mechanics.motion import OF_CONTACTS
 from ..mechanics.status import DOUBTS, FAILURES, Status, describe
@@ -47,13 +47,13 @@ class Sensitivities(Drawable):
             of the samples that could start, and status bits of all.
     """
 
-    value: Any
-    jacobian: Any
+    value: PyTree
+    jacobian: PyTree
     status: np.ndarray
     mode: str
-    inputs: Any
+    inputs: PyTree
     naming: Labels = UNNAMED
-    again: Callable[[Any], tuple[Sensitivities | None, np.ndarray]] | None = field(
+    again: Callable[[PyTree], tuple[Sensitivities | None, np.ndarray]] | None = field(
         default=None, repr=False, compare=False
     )
 

@@ -16,6 +16,7 @@ from jax import Array
 from numpy.typing import ArrayLike
 
 from ..jaxtools.argument_checks import is_array, is_traced
+from ..jaxtools.shapes import PyTree
 from ..mechanics.labels import UNNAMED, Labels
 from ..mechanics.scheme import Timing
 from ..mechanics.status import FAILURES, Status, describe, event_name, summarise
@@ -106,7 +107,7 @@ class Solution(Drawable):
     z: Array
     impulse: Array
     energy: Array | None
-    values: Any
+    values: PyTree
     penetration: Array
     residual: Array
     iterations: Array

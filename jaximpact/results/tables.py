@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
@@ -119,7 +119,7 @@ def to_dataset(solution: Solution) -> xarray.Dataset:
         if name == "status":
             attributes |= {"flag_masks": [*bit_numbers().values()], "flag_meanings": " ".join(bit_numbers())}
         variables[name] = (dims, value, attributes)
-    coordinates: dict[str, Any] = {}
+    coordinates: dict = {}
     if common:
         coordinates["time"] = ("time", times[0], {"long_name": "time", "units": SECOND})
     for dimension, names in dimension_names(solution.naming).items():
@@ -142,7 +142,7 @@ def named_dataset(result: Result, any_result: bool = False) -> xarray.Dataset:
         raise TypeError(f"the arrays of a {type(result).__name__} have no named dimensions")
     xarray = import_optional("xarray")
     naming = next((x.naming for x in (result, *vars(result).values()) if hasattr(x, "naming")), UNNAMED)
-    variables: dict[str, Any] = {}
+    variables: dict = {}
     for name, (dims, tree) in (found or {}).items():
         parts = {f"{name}_{key}": x for key, x in tree.items()} if isinstance(tree, Mapping) else {name: tree}
         for full, value in parts.items():

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
+from ..jaxtools.array_types import F0, I0
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
 from ..mechanics.scheme import Info, finite, time_of
@@ -25,18 +26,18 @@ class Account(NamedTuple):
     `Solution` has fields of the same names.
     """
 
-    penetration: Array
-    residual: Array
-    iterations: Array
-    status: Array
-    failed_at: Array
+    penetration: F0
+    residual: F0
+    iterations: I0
+    status: I0
+    failed_at: F0
     joint_residual: Any
-    error: Array | None = None
+    error: F0 | None = None
     failed_by: Any = None
 
     @classmethod
     def start(
-        cls, status: Array, t0: Array, joint_residual: Array, error: Array | None = None, near: Array | None = None
+        cls, status: I0, t0: F0, joint_residual: Array, error: F0 | None = None, near: I0 | None = None
     ) -> Account:
         """The account at t0, from the status bits of the start and the residuals |c| (j,) of the joints; ``error`` ()
         is zero, None for schemes that do not estimate it; ``near`` () as in `Info`."""
@@ -45,7 +46,7 @@ class Account(NamedTuple):
         never = jnp.full_like(zero, jnp.nan)
         return cls(zero, zero, none, none, never, joint_residual, error, failed_by).with_status(status, t0)
 
-    def with_status(self, bits: Array, t: Array) -> Account:
+    def with_status(self, bits: I0, t: F0) -> Account:
         """Adds status bits that occur at time t; the first failure sets ``failed_at``."""
         failing = ((bits & int(FAILURES)) != 0) & ((self.status & int(FAILURES)) == 0)
         return self._replace(status=self.status | bits, failed_at=jnp.where(failing, t, self.failed_at))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
-from jax import Array
 
+from ..jaxtools.array_types import I0, F_m
 from ..mechanics.contact import ContactLaw
 from ..mechanics.joint_projection import start_on_joints
 from ..mechanics.linearisation import Metric, acceleration, closure, linearise
@@ -15,7 +15,7 @@ from ..mechanics.schemes.rubbing import scale_at_start
 from ..mechanics.status import Status, as_status
 
 
-def admissible_start(problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Motion, Array, JointInfo, Array]:
+def admissible_start(problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Motion, F_m, JointInfo, I0]:
     """Makes the start admissible by an inelastic impact at t0: Paoli 2010, initial data (P4).
 
     Returns:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import fields, is_dataclass
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -221,6 +220,6 @@ def fit_room(problem: Problem, report: StartReport) -> Problem:
     unchanged if they are already."""
     if report.bodies is None:
         return problem
-    before: Any = problem.constraints
+    before = problem.bodies
     bodies = before.with_capacity_for(report.bodies.list)
     return problem if bodies is before else problem.replace(constraints=bodies)

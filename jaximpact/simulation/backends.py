@@ -22,6 +22,7 @@ from ..compiler.gpu import kernel
 from ..compiler.scalar import Unsupported
 from ..compiler.xla_cache import PersistentJit
 from ..jaxtools.argument_checks import check_choice
+from ..jaxtools.shapes import PyTree
 from ..jaxtools.trace_context import full_precision, is_concrete, platform
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
@@ -41,9 +42,9 @@ COMPILE = {"xla_cpu_prefer_vector_width": 512}  # the widest vectors of a CPU th
 log = logging.getLogger(__name__)
 
 # what is computed of one motion: ``task(program, motion, length)``, hashable; see `trajectory`
-Task = Callable[[Program, Motion, Any], Any]
+Task = Callable[[Program, Motion, Any], PyTree]
 # what is computed of many: ``call(motion, length)`` of a chunk's numbers
-Call = Callable[[Motion, Any], Any]
+Call = Callable[[Motion, Any], PyTree]
 
 
 def execution_of(execution: str, problem: Problem) -> str:
@@ -107,7 +108,9 @@ def through_xla(task: Task, program: Program, lanes: Lanes, shares: int = 1) -> 
 
 
 @partial(PersistentJit, static=("task", "axes", "shares"), options=COMPILE)
-def _vmap_program(program: Program, motion: Motion, length: Array | None, task: Task, axes: tuple, shares: int) -> Any:
+def _vmap_program(
+    program: Program, motion: Motion, length: Array | None, task: Task, axes: tuple, shares: int
+) -> PyTree:
     return vmap_lanes(lambda motion: task(program, motion, length), motion, axes, shares)
 
 
@@ -135,7 +138,7 @@ def as_kernel(task: Task, program: Program, lanes: Lanes, shares: int) -> Call:
 
 
 @partial(jax.jit, static_argnames=("task", "axes", "shares"))
-def _kernel(program: Program, motion: Motion, turns: Any, task: Task, axes: tuple, shares: int) -> Any:
+def _kernel(program: Program, motion: Motion, turns: Any, task: Task, axes: tuple, shares: int) -> PyTree:
     in_axes: Any = Lanes(motion, axes, 0).in_axes if axes else None
     call = lambda motion: kernel.over_lanes(one_lane, (None, in_axes), turns, task=task)(program, motion)
     return _share_lanes(call, in_axes, shares)(motion)
@@ -172,12 +175,12 @@ def native_or_xla(one: Jitted, axes: tuple, xla: Callable[..., T]) -> Callable[.
 
 
 @partial(PersistentJit, static=("task",))
-def one_lane(program: Program, motion: Motion, task: Task) -> Any:
+def one_lane(program: Program, motion: Motion, task: Task) -> PyTree:
     """Runs the task for one motion."""
     return task(program, motion, None)
 
 
-def listed_lane(program: Program, motion: Motion, carry: Any, task: Task) -> Any:
+def listed_lane(program: Program, motion: Motion, carry: tuple | None, task: Task) -> PyTree:
     """Runs ``task`` for one motion with neighbour lists, from ``carry``, or from the initial state if it is None.
 
     Compiled without XLA's fusion emitters, which cost compile time and gain nothing here.
@@ -186,7 +189,7 @@ def listed_lane(program: Program, motion: Motion, carry: Any, task: Task) -> Any
 
 
 @cache
-def _listed_jit() -> Callable[..., Any]:
+def _listed_jit() -> Callable:
     # the fusion emitters of some versions of XLA take half as long again to compile, for nothing that is felt here
     options = {"xla_cpu_use_fusion_emitters": False} if platform() == "cpu" else {}
     try:
@@ -197,8 +200,8 @@ def _listed_jit() -> Callable[..., Any]:
 
 
 def single_backend(
-    task: Task, program: Program, execution: str, xla: Callable[[Motion], Any] | None = None
-) -> Callable[..., Any]:
+    task: Task, program: Program, execution: str, xla: Callable[[Motion], PyTree] | None = None
+) -> Callable:
     """Function that runs a task for one motion, by the given ``execution``; ``xla``: the function for execution by XLA.
 
     By default XLA compiles the task for a fixed number of steps, as reverse mode needs it. With "auto" native code or a
@@ -218,7 +221,7 @@ def single_backend(
         return xla
     native = as_native(task, program, lanes)
 
-    def through_native(motion: Motion) -> Any:
+    def through_native(motion: Motion) -> PyTree:
         return jax.device_put(jax.tree.map(lambda x: x[0], native(motion, None)))
 
     if execution == "native":

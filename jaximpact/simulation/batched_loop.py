@@ -14,6 +14,7 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 
 from ..jaxtools.progress import XLA_REPORTS, report_fraction
+from ..jaxtools.shapes import PyTree
 from ..mechanics.status import Status
 from ..results import Solution
 from .limits import MIN_SEGMENTED_STEPS, STABILITY_STEPS
@@ -38,7 +39,7 @@ class BatchedLoop:
         self.afterwards = program.function is None or (not program.every and motion_loop.locates)
         self.keeper = RowWriter(program, self.motion, self.content)
 
-    def content(self, k: ArrayLike, row: Row, i: Any) -> Any:
+    def content(self, k: ArrayLike, row: Row, i: ArrayLike) -> PyTree:
         """Content to save for step k and the i-th saved time: the ``row`` after the step,
         or the value of the save function.
 
@@ -59,7 +60,7 @@ class BatchedLoop:
         _, initial, _ = begin
         return (*begin, self.keeper.put(self.keeper.empty(initial), 0, initial))
 
-    def make_step(self, carry: tuple, k: Any, loses_second_derivative: bool = False) -> tuple:
+    def make_step(self, carry: tuple, k: Array, loses_second_derivative: bool = False) -> tuple:
         """State, row and account after step k, from the ``carry`` before it; ``loses_second_derivative``: as in
         `MotionLoop.make_step`."""
         motion_loop, motion = self.motion_loop, self.motion
@@ -100,7 +101,7 @@ class BatchedLoop:
             carry = scan(body, carry, numbers)
         return self.finish(carry)
 
-    def up_to(self, carry: tuple, last: Any) -> tuple[tuple, Array]:
+    def up_to(self, carry: tuple, last: Array) -> tuple[tuple, Array]:
         """Makes steps up to step ``last``, but none in which a neighbour list overflows; returns the carry, and whether
         a list would overflow, ()."""
         lost = lambda account: account.status & int(Status.NEIGHBOURS_LOST) != 0
@@ -130,7 +131,7 @@ class BatchedLoop:
             rows = jax.tree.map(repeat, rows, last)
         return self.collect(state, row, rows, account)
 
-    def collect(self, state: State, row: Row, kept: Any, account: Account) -> Solution:
+    def collect(self, state: State, row: Row, kept: PyTree, account: Account) -> Solution:
         """Solution from the last ``state``, the last ``row``, the saved rows ``kept`` before it, and the account."""
         program, motion, motion_loop, index = self.program, self.motion, self.motion_loop, self.keeper.index
         t1, final = motion.t1, motion_loop.row_at_end(row)

@@ -13,9 +13,11 @@ from typing import Any, Self, TypedDict
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.typing import ArrayLike
 
 from ..jaxtools.argument_checks import check_counts, check_memory, is_traced, real_array
+from ..jaxtools.shapes import PyTree
 from ..jaxtools.threads import refuse_fork
 from ..jaxtools.warnings import remark, remarks_so_far
 from ..mechanics.contact.solver import ContactSolver
@@ -87,12 +89,12 @@ class Call:
     t0: Any = 0.0
     scheme: Any = None
     projection: Any = None
-    args: Any = None
-    args_axes: Any = None
-    e: Any = None
-    friction: Any = None
-    static_friction: Any = None
-    key: Any = None
+    args: PyTree = None
+    args_axes: object = None
+    e: object = None
+    friction: object = None
+    static_friction: object = None
+    key: object = None
     save: Any = "final"
     until: Any = None
     chunk: Any = None
@@ -194,7 +196,7 @@ def canonical(call: Call, batched: bool = False) -> tuple[Call, Lanes]:
     return call.replace(problem=problem, scheme=scheme, projection=projection, save=save), lanes
 
 
-def _check_states(q0: Any, v0: Any, batched: bool) -> None:
+def _check_states(q0: Array, v0: Array, batched: bool) -> None:
     if not batched:
         if q0.ndim != 1 or q0.shape[0] == 0:
             raise ValueError(f"q0 must have shape (d,), got {q0.shape}; many trajectories at once go through ensemble")

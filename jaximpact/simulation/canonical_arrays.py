@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..jaxtools.argument_checks import MAX_COUNT, is_array, is_traced, is_whole, known_numbers, real_array
+from ..jaxtools.shapes import PyTree
 from ..mechanics.problem import Problem
 
 
-def cast_numbers(name: str, tree: object, dtype: np.dtype) -> Any:
+def cast_numbers(name: str, tree: object, dtype: np.dtype) -> PyTree:
     """Casts every real number and floating array of a pytree to ``dtype``; integer and boolean arrays are unchanged."""
 
     def cast(leaf: Any, where: str) -> Any:
@@ -50,7 +51,7 @@ def canonical_state(q0: ArrayLike, v0: ArrayLike) -> tuple[Any, Any]:
     return q0.astype(dtype, copy=False), v0.astype(dtype, copy=False)
 
 
-def full_axes(args: object, args_axes: object) -> Any:
+def full_axes(args: object, args_axes: object) -> PyTree:
     """Expands args_axes to a pytree like args: 0 for a leaf with a lane axis, -1 for one without;
     ValueError if it is no prefix of args."""
     if args_axes is None:

@@ -19,6 +19,7 @@ import numpy as np
 from tqdm import tqdm
 
 from ..jaxtools.argument_checks import check_memory, free_memory
+from ..jaxtools.shapes import PyTree
 from ..jaxtools.spare_memory import new_array
 from ..jaxtools.threads import abandon, make_executor, wait_interruptibly, worker_count
 from ..jaxtools.trace_context import platform, setting
@@ -68,7 +69,7 @@ def in_chunks(
     progress: bool | None = False,
     one: Motion | None = None,
     on_device: bool = False,
-) -> Any:
+) -> PyTree:
     """Runs ``call(motion, length)`` for every chunk and returns the results by lane, as numpy arrays.
 
     With ``on_device``, results of an accelerator stay in its memory, as jax arrays, if they take at most
@@ -147,7 +148,7 @@ class _HostResults:
         for target, source in zip(jax.tree.leaves(self.arrays), leaves, strict=True):
             target[members] = source[:number]
 
-    def result(self) -> Any:
+    def result(self) -> PyTree:
         return self.arrays
 
 
@@ -157,7 +158,7 @@ class _DeviceResults:
 
     def __init__(self, count: int) -> None:
         self.count, self.lock, self.copies = count, Lock(), _HostResults(count)
-        self.parts: dict[int, Any] = {}  # by first lane
+        self.parts: dict[int, PyTree] = {}  # by first lane
         self.stay: bool | None = None  # not known before the first chunk
 
     def put(self, members: slice, found: object) -> None:
@@ -172,7 +173,7 @@ class _DeviceResults:
         number = members.stop - members.start
         self.parts[members.start] = jax.tree.map(lambda x: x if len(x) == number else x[:number], found)
 
-    def result(self) -> Any:
+    def result(self) -> PyTree:
         if not self.stay:
             return self.copies.result()
         first, *others = (self.parts[start] for start in sorted(self.parts))

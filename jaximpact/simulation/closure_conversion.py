@@ -16,6 +16,7 @@ from jax.typing import ArrayLike
 
 from ..jaxtools.argument_checks import is_traced
 from ..jaxtools.derivative_rules import hoist_constants
+from ..jaxtools.shapes import PyTree
 from ..mechanics.coefficients import OfSpeed
 from ..mechanics.joints import MayDepend
 from ..mechanics.motion import Motion
@@ -35,7 +36,7 @@ class HoistedFunction:
     types: tuple
     place: int
 
-    def __call__(self, *operands: Any) -> Any:
+    def __call__(self, *operands: Any) -> PyTree:
         *at, (args, constants) = operands
         leaves, structure = jax.tree.flatten((*at, args))
         leaves = [jnp.asarray(x, dtype) for x, dtype in zip(leaves, self.types, strict=True)]
@@ -49,7 +50,7 @@ class HoistedReset:
 
     behind: Any
 
-    def __call__(self, t: ArrayLike, q: Array, v: Array, k: int, args: object) -> Any:
+    def __call__(self, t: ArrayLike, q: Array, v: Array, k: int, args: object) -> tuple[Array, Array]:
         return self.behind(t, q, v, args)[k]
 
 
@@ -60,7 +61,7 @@ def without_closures(program: Program, motion: Motion) -> tuple[Program, Motion]
     """
     problem, constants = program.problem, []
 
-    def open_one(function: Callable | None, *at: Any) -> Callable | None:
+    def open_one(function: Callable | None, *at: object) -> Callable | None:
         if function is None:
             return None
         at = jax.tree.map(jnp.asarray, (*at, motion.args))
@@ -74,7 +75,7 @@ def without_closures(program: Program, motion: Motion) -> tuple[Program, Motion]
     slips = (jnp.zeros(problem.count(t, q, motion.args), q.dtype),) if isinstance(problem.friction, OfSpeed) else ()
     operands = {"restitution": (speeds,), "mass": (q,), "friction": slips, "static_friction": ()}
     stated = {name: (getattr(problem, name), at) for name, at in operands.items()}
-    numbers: dict[str, Any] = {name: open_one(of, *at) if callable(of) else None for name, (of, at) in stated.items()}
+    numbers: dict = {name: open_one(of, *at) if callable(of) else None for name, (of, at) in stated.items()}
     if isinstance(problem.friction, OfSpeed):
         numbers["friction"] = OfSpeed(numbers["friction"])
     functions = (

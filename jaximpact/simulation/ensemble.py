@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
-
 import jax
 import numpy as np
 
@@ -40,7 +38,7 @@ def with_room(
     some = lanes.some(np.flatnonzero(lost))
     again = in_chunks(larger, some, batch_backend(trajectory, larger, some, call.execution), call.chunk, False)
     before, after = (slots(x.problem, q0) for x in (program, larger))
-    found = with_slots(found, before, after, cast(Any, program.problem.constraints).number)
+    found = with_slots(found, before, after, program.problem.bodies.number)
 
     def put(whole: np.ndarray, part: np.ndarray) -> np.ndarray:
         whole = np.array(whole)

@@ -83,7 +83,7 @@ def contacts_of(
         return None  # what is wrong with the functions is said where they are checked
 
 
-def common_length(named: dict[str, tuple[Any, Any]], leaves: list) -> int:
+def common_length(named: dict[str, tuple[Any, bool]], leaves: list) -> int:
     """Common length of all lane axes; ``named``: arguments by name, each with whether it has a lane axis; ``leaves``:
     those of args that have one."""
     sizes = {name: value.shape[0] for name, (value, carried) in named.items() if carried}

@@ -27,7 +27,7 @@ from ..compiler.scalar import Unsupported
 from ..compiler.stream import yields_rows
 from ..jaxtools.dead_code import without_dead_code
 from ..jaxtools.derivative_rules import NO_DERIVATIVE
-from ..jaxtools.shapes import shapes_and_dtypes
+from ..jaxtools.shapes import PyTree, shapes_and_dtypes
 from ..jaxtools.trace_context import full_precision
 from ..mechanics.motion import By, Motion
 from . import reverse_loop as backwards
@@ -374,7 +374,7 @@ def lanewise(function: Any, axes: tuple, count: int | None) -> Callable:
     """The lane function for ``count`` lanes (None: one, without a lane axis), in the form that XLA compiles."""
     of_lanes = function if count is None else jax.vmap(function, in_axes=axes, axis_size=count)
 
-    def run(*operands: Array) -> Any:
+    def run(*operands: Array) -> PyTree:
         with full_precision():
             return of_lanes(*operands)
 

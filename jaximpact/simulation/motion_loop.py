@@ -12,12 +12,13 @@ import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike
 
+from ..jaxtools.array_types import B0, F0, I0, B_m, F_d, F_m
 from ..jaxtools.batched_branch import run_where_pending
 from ..jaxtools.derivative_rules import NO_DERIVATIVE, forward_first, guard_derivative
 from ..jaxtools.jacobians import SMALL
 from ..jaxtools.outlined import cold, outlined
 from ..jaxtools.remembered import remember
-from ..jaxtools.shapes import as_array, as_array_tree, shape_of_result
+from ..jaxtools.shapes import PyTree, as_array, as_array_tree, shape_of_result
 from ..mechanics.contact import ContactLaw, Solved
 from ..mechanics.linearisation import Metric, linearise
 from ..mechanics.motion import Motion
@@ -104,7 +105,7 @@ class MotionLoop:
         self.over = jnp.where(over > ALIGNED * motion.h, over, 0) if self.locates else jnp.zeros_like(over)
         self.ended = self.moving._replace(t0=motion.t0 - self.over)  # the clock of the last state
 
-    def admissible(self, motion: Motion, neighbours: Neighbours | None) -> tuple[Motion, Array, JointInfo, Array]:
+    def admissible(self, motion: Motion, neighbours: Neighbours | None) -> tuple[Motion, F_m, JointInfo, I0]:
         """Makes the start admissible by `admissible_start`, and returns the same four results.
 
         Where derivatives are taken, the motion is differentiated as if its start were projected onto the surfaces of
@@ -147,7 +148,7 @@ class MotionLoop:
         """Scheme for step k: shortened to end at t1 if it is the last and the scheme can make part of a step."""
         return PartialStep(self.scheme, self.length(k)) if self.locates else self.scheme
 
-    def length(self, k: ArrayLike) -> Array:
+    def length(self, k: ArrayLike) -> F0:
         """Time () that step k takes: the last one may be shorter."""
         h = self.moving.h
         return jnp.where(k == self.moving.steps, h - self.over, h)
@@ -269,7 +270,7 @@ class MotionLoop:
             state.q, state.v, info.z, impulse, info.chord, info.impulse, kept, pairs, touched, stop, row.watch, **others
         )
 
-    def has_touched(self, impulse: Array, before: Any) -> Array | None:
+    def has_touched(self, impulse: F_m, before: Any) -> B0 | None:
         """Whether any contact has had an impulse so far, (); ``before``: whether one had before the last step.
 
         None unless derivatives of bodies in lists are corrected: in other rows the accumulated impulses show it.
@@ -291,7 +292,7 @@ class MotionLoop:
         bend = length * state.v - shift if self.locates else None
         return lax.stop_gradient(StepPath(motion.time(state.n), length, state.q, shift, motion.args, bend))
 
-    def status_of_free_step(self, state: State, new: State) -> Array:
+    def status_of_free_step(self, state: State, new: State) -> I0:
         """GAP_UNRESOLVED () if the step without impulses from ``state`` to ``new`` leads through an obstacle,
         else 0."""
         path = self.step_path(state, new)
@@ -299,7 +300,7 @@ class MotionLoop:
         look = lambda: self.tunnelling_status(path, none)
         return lax.cond(may_tunnel(self.problem, path), look, lambda: jnp.zeros((), jnp.int32))
 
-    def tunnelling_status(self, path: StepPath, impulse: Array) -> Array:
+    def tunnelling_status(self, path: StepPath, impulse: F_m) -> I0:
         """GAP_UNRESOLVED () if the ``path`` of a step leads through an obstacle, else 0.
 
         ``impulse`` (m,): impulse of the contacts in the step. If the scheme located an impact in the step, the status
@@ -307,7 +308,7 @@ class MotionLoop:
         """
         acting, problem = impulse > 0, lax.stop_gradient(self.problem)
 
-        def status(problem: Problem, path: StepPath, acting: Array) -> Array:
+        def status(problem: Problem, path: StepPath, acting: B_m) -> I0:
             one = ~jnp.any(acting) if self.locates else True
             return as_status(_loses_the_gap(problem, path, acting) & one, Status.GAP_UNRESOLVED)
 
@@ -358,7 +359,7 @@ class MotionLoop:
 
     # rows
 
-    def in_time(self, t: Array, row: Row, back: Array) -> Row:
+    def in_time(self, t: F0, row: Row, back: F0) -> Row:
         """The row at time t, which is ``back`` before the end of its step: interpolated,
         or by a part of a step if the scheme can make one."""
         h = self.moving.h
@@ -382,13 +383,13 @@ class MotionLoop:
 
         return lax.cond(inside, again, lambda: found._replace(before=None))
 
-    def value(self, t: Array, row: Row) -> Any:
+    def value(self, t: F0, row: Row) -> PyTree:
         """What is saved of a row: the row itself, or the value of the save function."""
         if self.program.function is None:
             return row
         return as_array_tree(self.program.function(row.time(t), row.q, row.v, self.moving.args))
 
-    def energy(self, t: Array, row: Row) -> Array | None:
+    def energy(self, t: F0, row: Row) -> Array | None:
         """Energy () at a row; None if the problem defines none."""
         found, args = self.problem.energy, self.moving.args
         if found is None:
@@ -396,7 +397,7 @@ class MotionLoop:
         v = self.smooth_velocity(row.time(t), row)
         return jnp.asarray(found(row.time(t), row.q, v, args), row.q.dtype)
 
-    def smooth_velocity(self, t: Array, row: Row) -> Array:
+    def smooth_velocity(self, t: F0, row: Row) -> F_d:
         """Velocity (d,) of a ``row`` at time t, outside of impacts.
 
         If the row lies in the middle of an impact that takes two steps, it is the velocity before the impact.
@@ -407,7 +408,7 @@ class MotionLoop:
         # the velocity at t0 is what a projection has left
         last = jnp.where(t - self.moving.t0 > ALIGNED * h, row.last, 0)
 
-        def before() -> Array:
+        def before() -> F_d:
             contacts = linearise(self.problem, Metric.at(self.problem, row.q, args, t), t, row.q, args)
             old = contacts.gap_velocity(row.v - contacts.jump(last))
             begun = contacts.gap_velocity(row.v) + e * old < 1e-6 * old  # all but round-off
@@ -453,7 +454,7 @@ class MotionLoop:
         found = Solution(t, q, v, z, impulse, energy, values, timing=Timing.of(self.program.scheme), **more)
         return guard_derivative(found, NO_DERIVATIVE) if self.program.sensitivity == "none" else found
 
-    def loses_second_derivative(self, q: Array) -> bool:
+    def loses_second_derivative(self, q: F_d) -> bool:
         """Whether the step or the mass has derivative rules that jax loses in reverse mode
         inside another derivative."""
         if self.corrected or self.program.sensitivity not in ("corrected", "discrete"):
@@ -465,7 +466,7 @@ class MotionLoop:
         return np.ndim(mass) > 1
 
 
-def needs_contact_step(state: State, info: Info) -> Array:
+def needs_contact_step(state: State, info: Info) -> B0:
     """Whether a free step is invalid, so that a contact step is needed."""
     return info.acts | (info.status != 0) | ~finite(state)
 

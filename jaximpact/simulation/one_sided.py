@@ -9,10 +9,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 from numpy.typing import ArrayLike
 
 from ..jaxtools.argument_checks import real
+from ..jaxtools.shapes import PyTree
 from ..mechanics.motion import STATED, Motion
 from ..mechanics.problem import Problem
 from ..mechanics.scheme import Scheme
@@ -71,7 +71,7 @@ def displace_lanes(problem: Problem, scheme: Scheme, lanes: Lanes, direction: Ma
     return found
 
 
-def extrapolate_to_zero(found: Array, count: int) -> Any:
+def extrapolate_to_zero(found: PyTree, count: int) -> PyTree:
     """Extrapolates (Jacobian, (outputs, status)) of the 2 ``count`` motions of `displace_lanes` to the ``count``
     motions at displacement zero."""
     jacobian, (value, status) = found

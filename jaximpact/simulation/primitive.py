@@ -161,7 +161,7 @@ def _with_jacobian(
 
 # each one program, where jax would compile each of their operations
 @partial(jax.jit, static_argnames=("function", "axes", "count"))
-def _value_and_jacobian(*operands: Any, function: ValueAndJacobian, axes: tuple, count: int | None) -> tuple:
+def _value_and_jacobian(*operands: Array, function: ValueAndJacobian, axes: tuple, count: int | None) -> tuple:
     """The values, and the derivatives (p, ...) or (lanes, p, ...) of those that ``function`` uses."""
     found, number = motion_p.bind(*operands, function=function, axes=axes, count=count), len(function.used)
     return [jnp.squeeze(x, 0 if count is None else 1) for x in found[:number]], found[number:]

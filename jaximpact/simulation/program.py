@@ -24,7 +24,7 @@ from ..mechanics.user_functions import outcome
 from ..results.save import Save
 from .ends import End, end_of
 
-static: Any = {"static": True}
+static = {"static": True}
 
 
 @jax.tree_util.register_dataclass
@@ -53,7 +53,7 @@ class Program:
     problem: Problem
     scheme: Scheme
     solver: ContactSolver
-    times: Any
+    times: Array | np.ndarray
     rows: int = field(default=0, metadata=static)
     every: int = field(default=0, metadata=static)
     function: Callable | None = field(default=None, metadata=static)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax
@@ -11,6 +12,8 @@ import numpy as np
 from jax import Array, lax
 
 from ..jaxtools.argument_checks import is_traced
+from ..jaxtools.array_types import F_d, F_m
+from ..jaxtools.shapes import PyTree
 from ..mechanics.motion import Motion
 from .program import Program
 
@@ -33,12 +36,12 @@ class Row(NamedTuple):
         friction_impulse, friction_last: impulses of friction (m, k), accumulated and of the last step.
     """
 
-    q: Array
-    v: Array
-    z: Array
-    impulse: Array
-    chord: Array
-    last: Array
+    q: F_d
+    v: F_d
+    z: F_d
+    impulse: F_m
+    chord: F_d
+    last: F_m
     before: Any = None
     pairs: Array | None = None
     touched: Any = None
@@ -89,7 +92,7 @@ class RowRequest(NamedTuple):
         return cls(number.astype(np.int32), times, np.arange(len(times)) == program.rows)
 
 
-def step_at_or_after(times: Any, t0: Any, h: Any, xp: Any = jnp) -> Any:
+def step_at_or_after(times: Any, t0: Any, h: Any, xp: ModuleType = jnp) -> Any:
     """Number of the first step at or after each time, up to round-off; ``xp`` is numpy or jax.numpy."""
     ratio = (times - t0) / h
     slack = 4 * xp.finfo(times.dtype).eps * (1 + xp.abs(ratio) + xp.abs(t0) / h)
@@ -102,7 +105,7 @@ class RowBuffer(NamedTuple):
     Steps that are not saved are written to the last entry, which nobody reads.
     """
 
-    buffer: Any
+    buffer: PyTree
     pointer: Array
 
 
@@ -127,7 +130,7 @@ class RowWriter:
             buffer = jax.tree.map(lambda x: jnp.zeros((rows + 1, *x.shape), x.dtype), shape)
         return RowBuffer(buffer, jnp.zeros((), self.index.dtype))
 
-    def put(self, kept: RowBuffer, k: Any, row: Row, live: Any = True) -> RowBuffer:
+    def put(self, kept: RowBuffer, k: Array | int, row: Row, live: Array | bool = True) -> RowBuffer:
         """The buffer with the ``row`` of step k written to it, if that step is saved and the lane is ``live``;
         else unchanged."""
         rows, every = self.program.rows, self.program.every

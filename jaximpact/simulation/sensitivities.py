@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from types import ModuleType
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ from jax.flatten_util import ravel_pytree
 from numpy.typing import ArrayLike
 
 from ..jaxtools.argument_checks import as_tuple, check_choice
+from ..jaxtools.shapes import PyTree
 from ..jaxtools.trace_context import platform
 from ..jaxtools.warnings import without_remarks
 from ..mechanics.motion import OF_FRICTION, STATED, By, Motion
@@ -158,7 +159,7 @@ class JacobianAtInputs:
             # of static friction the coefficient of slip is the least
             mu = values[name].reshape(count, -1)
             within, least = within & np.all(mu >= least, axis=1), mu
-        unused: Any = dict.fromkeys(("t1", "h", "steps", "e"))
+        unused: Arguments = dict.fromkeys(("t1", "h", "steps", "e"))
         starts = Motion(values["q0"], values["v0"], values["t0"], args=args, **unused, **{x: values[x] for x in rubs})
         axes = Motion(0, 0, 0, args=marks, **unused, **dict.fromkeys(rubs, 0))
         report = jax.tree.map(np.asarray, start_reports(self.call.problem, Lanes.of(starts, axes, count)))
@@ -214,10 +215,10 @@ def jacobians(
     execution: str = "auto",
     chunk: int | None = None,
     progress: bool | None = False,
-) -> Any:
+) -> PyTree:
     """Runs the ``task`` for every lane; returns (Jacobians, (outputs, status)), each with a leading lane axis."""
 
-    def through_steps(motion: Motion, length: Array | None) -> Any:
+    def through_steps(motion: Motion, length: Array | None) -> PyTree:
         # forward mode runs the loop of any number of steps, reverse mode one compiled for this number
         number = motion.steps if length is None else length
         known = program.replace(length=0 if task.mode == "forward" else int(number))
@@ -244,7 +245,7 @@ def status_of_entries(jacobian: object, count: int) -> np.ndarray | Array:
     return xp.where(xp.stack(finite).all(axis=0), 0, int(Status.DERIVATIVE_NOT_FINITE)).astype(np.int32)
 
 
-def array_module(*arrays: object) -> Any:
+def array_module(*arrays: object) -> ModuleType:
     """The module with the operations of these arrays: numpy, or jax.numpy for arrays that stay on a device."""
     return np if all(isinstance(x, np.ndarray) for x in arrays) else jnp
 
@@ -270,7 +271,7 @@ def _walks_back(program: Program, lanes: Lanes, task: Varied, execution: str) ->
 
 def _walking_back(
     program: Program, lanes: Lanes, task: Jacobian, execution: str, chunk: int | None, progress: bool | None
-) -> Any:
+) -> PyTree:
     """Runs the ``task`` by native code that walks back through the steps; returns as `jacobians`.
 
     By default as many lanes at once as have their states in memory that stays (`MAX_SPARE_BYTES`),
@@ -288,7 +289,7 @@ def _walking_back(
 
 def _by_directions(
     program: Program, lanes: Lanes, task: Jacobian, execution: str, chunk: int | None, progress: bool | None
-) -> tuple[Any, Any]:
+) -> tuple[PyTree, PyTree]:
     """Computes each direction, the derivative by one number, of each lane's Jacobian in a lane of its own.
 
     Returns (Jacobians, (outputs, status)), each with a leading axis of the lanes of ``lanes``.
@@ -331,7 +332,7 @@ class Varied:
         leaves, structure = jax.tree.flatten(motion.args)
         values = self.values(motion)
 
-        def function(chosen_numbers: Arguments) -> tuple[Any, tuple[Any, Array]]:
+        def function(chosen_numbers: Arguments) -> tuple[PyTree, tuple[PyTree, Array]]:
             now = values | chosen_numbers
             numbers = iter(jax.tree.leaves(now["args"]))
             full = [next(numbers) if _is_real(leaf) else leaf for leaf in leaves]
@@ -340,7 +341,7 @@ class Varied:
             solution = self.run(program, moved, length)
             if program.per_lane_branches and program.rows:
                 # each row stands for all of them
-                value: Any = {"q": solution.q, "v": solution.v}
+                value: PyTree = {"q": solution.q, "v": solution.v}
             else:
                 with named_errors("output(solution)"):
                     value = jax.tree.map(jnp.asarray, self.output(solution))
@@ -377,7 +378,7 @@ class Direction(Varied):
     The args of its motion are pairs of the user's args and the index of that number, the direction.
     """
 
-    def __call__(self, program: Program, motion: Motion, length: Array | None) -> tuple[Any, tuple[Any, Array]]:
+    def __call__(self, program: Program, motion: Motion, length: Array | None) -> tuple[PyTree, tuple[PyTree, Array]]:
         args, number = motion.args
         function, chosen_numbers = self.as_function(program, motion._replace(args=args), length)
         flat, unravel = ravel_pytree(chosen_numbers)
@@ -401,7 +402,7 @@ class Jacobian(Varied):
 
     mode: str
 
-    def __call__(self, program: Program, motion: Motion, length: Array | None) -> tuple[Any, tuple[Any, Array]]:
+    def __call__(self, program: Program, motion: Motion, length: Array | None) -> tuple[PyTree, tuple[PyTree, Array]]:
         transform = jax.jacfwd if self.mode == "forward" else jax.jacrev
         function, chosen_numbers = self.as_function(program, motion, length)
         return transform(function, has_aux=True)(chosen_numbers)

@@ -305,7 +305,7 @@ def start_report(problem: Problem, start: At, h: Array | None = None) -> StartRe
             quadratic = _is_quadratic(inertia, q0, v0, t0, args)
     finite = jnp.all(jnp.isfinite(force))
     at = closure(contacts, gap_velocity, q0, v0, h, metric.solve(force))
-    parts: list[Any] = []
+    parts: list = []
     if problem.switches is not None:
         parts.append(SwitchReport.of(problem, t0, q0, v0, args))
     if problem.rubs and contacts.dense:

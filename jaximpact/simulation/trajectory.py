@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.tree_util import PyTreeDef
 
-from ..jaxtools.shapes import as_array_tree, shape_of_result
+from ..jaxtools.shapes import PyTree, as_array_tree, shape_of_result
 from ..mechanics.events.impact_record import IMPACT, ImpactRecord
 from ..mechanics.motion import Motion
 from ..mechanics.scheme import Timing
@@ -35,7 +35,7 @@ def trajectory(program: Program, motion: Motion, length: Array | None = None) ->
     return LaneLoop(loop).run(carry) if program.per_lane_branches else BatchedLoop(loop).run(carry, length)
 
 
-def run_until_list_full(program: Program, motion: Motion, carry: Carry | None = None) -> tuple[Solution, Any, Array]:
+def run_until_list_full(program: Program, motion: Motion, carry: Carry | None = None) -> tuple[Solution, tuple, Array]:
     """Runs a motion with neighbour lists until one overflows, from the start,
     or from the ``carry`` that an earlier call returned.
 
@@ -49,7 +49,9 @@ def run_until_list_full(program: Program, motion: Motion, carry: Carry | None = 
     return batched.finish(carry), carry, full
 
 
-def resume_until_step(program: Program, motion: Motion, carry_and_last: Any) -> tuple[Arguments, Account, Any, Array]:
+def resume_until_step(
+    program: Program, motion: Motion, carry_and_last: tuple
+) -> tuple[Arguments, Account, tuple, Array]:
     """Runs a motion with neighbour lists up to a given step, or until a list overflows; the program saves no rows.
 
     ``carry_and_last``: the carry to go on from, None for the start, at which no step is made;
@@ -82,7 +84,7 @@ def resume_until_step(program: Program, motion: Motion, carry_and_last: Any) -> 
 
 def structure(program: Program, motion: Motion) -> PyTreeDef:
     """Pytree structure of the result of `trajectory`, without tracing it."""
-    values: Any = None
+    values: PyTree = None
     energy: Any = None if program.problem.energy is None else 0
     if program.function is not None:
         values = shape_of_result(as_array_tree, program.function, *motion.start)

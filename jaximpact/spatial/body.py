@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -18,7 +19,7 @@ from .vectors import Tensor, around, outer
 class Scaled:
     """A tensor of inertia (3, 3) for each kilogram of a ``mass`` that is a function of args."""
 
-    mass: Any
+    mass: Callable
     unit: tuple[Vector, ...]
 
     def __call__(self, args: object) -> Tensor:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from ..mechanics.problem_parts import Args, Time
 from ..planar.quantities import Number, value_at
 from .dynamics import Loads
 from .parts import Part
@@ -38,7 +39,7 @@ class Force(Part):
     """A force ``force(t, args)`` (3,) [N], in the axes of the world, on the point ``at`` of body a."""
 
     at: Vector
-    force: Callable[[Any, Any], Any]
+    force: Callable[[Time, Args], Any]
 
     def load(self, loads: Loads, twists: Twists, t: ArrayLike, args: object) -> None:
         push = jnp.stack([jnp.asarray(x, twists.v.dtype) for x in self.force(t, args)])
@@ -49,7 +50,7 @@ class Force(Part):
 class Torque(Part):
     """A torque ``torque(t, args)`` (3,) [N m], in the axes of the world, on body a, and its opposite on b."""
 
-    torque: Callable[[Any, Any], Any]
+    torque: Callable[[Time, Args], Any]
 
     def load(self, loads: Loads, twists: Twists, t: ArrayLike, args: object) -> None:
         torque = jnp.stack([jnp.asarray(x, twists.v.dtype) for x in self.torque(t, args)])

@@ -83,7 +83,7 @@ class Geoms:
         first = [i, j] if ranks[0] == ranks[1] else [(i, j)[int(np.argmax(ranks))]]
         return int(model.geom_condim[first].max()), model.geom_friction[first].max(axis=0)
 
-    def contacts(self, chosen: Any, friction: Any, restitution: Restitution) -> list[Part]:
+    def contacts(self, chosen: str | Sequence[str], friction: Any, restitution: Restitution) -> list[Part]:
         """Returns the contacts whose names match a pattern of ``chosen``, with ``friction``,
         "file" for that of the file."""
         names, model = self.arrays.geoms, self.arrays.model
@@ -106,7 +106,7 @@ class Geoms:
         check_patterns("contacts", chosen, every + [f"{y}-{x}" for x, y in (n.split("-", 1) for n in every)], every)
         return found
 
-    def _contact(self, a: int, b: int, name: str, rough: dict[str, Any]) -> Part:
+    def _contact(self, a: int, b: int, name: str, rough: dict) -> Part:
         model, arrays = self.arrays.model, self.arrays
         one, other = self.frames.get(self.keys[a]), self.frames.get(self.keys[b])
         if self.kind(b) == PLANE and one is not None:
@@ -145,16 +145,16 @@ def _of_file(name: str, dim: int, coefficients: np.ndarray) -> dict[str, float]:
     return {"friction": sliding, "drilling": drilling / (sliding or 1), "rolling": rolling / (sliding or 1)}
 
 
-def patterns(chosen: Any) -> Sequence[str]:
+def patterns(chosen: str | Sequence[str]) -> Sequence[str]:
     return (chosen,) if isinstance(chosen, str) else tuple(chosen)
 
 
-def matches(name: str, chosen: Any) -> bool:
+def matches(name: str, chosen: str | Sequence[str]) -> bool:
     """Whether a name matches one of the patterns ``chosen``, a text or several, with * and ? for any letters."""
     return any(fnmatchcase(name, pattern) for pattern in patterns(chosen))
 
 
-def check_patterns(argument: str, chosen: Any, names: list[str], known_names: list[str]) -> None:
+def check_patterns(argument: str, chosen: str | Sequence[str], names: list[str], known_names: list[str]) -> None:
     """Raises ValueError for a pattern that none of the names matches, other than "*"."""
     for pattern in patterns(chosen):
         if pattern != "*" and not any(fnmatchcase(name, pattern) for name in names):

@@ -314,7 +314,7 @@ class Builder:
             return []
         return [(self.joints[model.wrap_objid[k]], float(model.wrap_prm[k])) for k in path]
 
-    def limits(self, chosen: Any, restitution: Restitution) -> list[Part]:
+    def limits(self, chosen: str | Sequence[str], restitution: Restitution) -> list[Part]:
         """Returns limits of the joints and tendons whose names match a pattern of ``chosen``."""
         model, cords = self.model, self.arrays.names_of("tendon")
         of = lambda limited: [] if self.arrays.disabled("LIMIT") else np.flatnonzero(limited).tolist()

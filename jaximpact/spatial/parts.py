@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from ..mechanics.problem_parts import Args, Time
 from ..planar.quantities import GROUND, Number, Restitution
 from .body import unit_vector, vector_of
 from .dynamics import Loads
@@ -241,7 +242,7 @@ class Drive(Part):
 
     equations = (("", "rad"),)
     of_hinge = True
-    angle: Callable[[Any, Any], Any]
+    angle: Callable[[Time, Args], Any]
 
     def joints(self, pose: Pose, t: ArrayLike, args: object) -> list:
         return [jnp.asarray(pose.coordinate(self.a, self.b) - self.angle(t, args))]

@@ -25,6 +25,7 @@ from .vectors import basis_across
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+
 Drawing = Callable[["Axes", float, np.ndarray], None]
 
 

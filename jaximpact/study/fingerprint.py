@@ -63,7 +63,7 @@ def fingerprint(system: StudySystem, values: Mapping[str, np.ndarray]) -> dict[s
         return {name: hash_of(function, operands) for name, (function, operands) in calls.items() if callable(function)}
 
 
-def calls_of(problem: Problem, t: ArrayLike, q: Array, v: Array, args: object) -> dict[str, tuple[Any, tuple]]:
+def calls_of(problem: Problem, t: ArrayLike, q: Array, v: Array, args: object) -> dict[str, tuple]:
     """Functions of a problem besides its constraints, by name, each with its operands.
 
     None or a number stands for a function that the problem does not have. ``t``, ``q``, ``v``, ``args``: abstract

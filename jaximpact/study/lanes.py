@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from ..jaxtools.shapes import PyTree
 from ..mechanics.scheme import Timing
 from ..mechanics.status import Status
 from ..results import Origin, Solution
@@ -60,7 +61,7 @@ def as_solution(dataset: Any, record: Record, system: StudySystem) -> Solution:
     return Solution(**numbers, values=values, timing=Timing.of(system.scheme), origin=origin)
 
 
-def _values(system: StudySystem, design: Design, stored: dict[str, np.ndarray]) -> Any:
+def _values(system: StudySystem, design: Design, stored: dict[str, np.ndarray]) -> PyTree:
     """Stored values of the save function in its original pytree structure."""
     one = system.lane({key: column[0] for key, column in design.values.items()})
     state = (np.zeros(()), np.asarray(one["q0"]), np.asarray(one["v0"]))

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from ..simulation.call import Arguments
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable)
 # facts stored with a finished chunk, which need no reading of its arrays
 FACTS = {"lanes": int, "failed": int, "bits": {str: int}, "refused": int, "steps": int, "seconds": int | float}
 

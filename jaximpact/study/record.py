@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..jaxtools.shapes import PyTree
 from ..results.provenance import SETTINGS, TRACED, changes
 from ..results.safe_reading import JsonObject, first_mismatch
 from .design import Blocks, Design, summarise
@@ -225,7 +226,7 @@ def _until(spec: Spec) -> JsonObject:
     return {} if spec.until is None else {"until": spec.until}
 
 
-def _without(args: dict, paths: list[tuple[str, ...]]) -> Any:
+def _without(args: dict, paths: list[tuple[str, ...]]) -> PyTree:
     """Encoded parameters without the ones at ``paths``, whose values the design gives."""
     if first_mismatch(args, {"$dict": {str: object}}):
         return args

@@ -30,7 +30,7 @@ from ..results.save import Save, SaveLike
 from ..results.tables import MEANING
 from ..simulation.arguments import check_start
 from ..simulation.backends import listed_lane
-from ..simulation.call import Call, canonical, program_of
+from ..simulation.call import Arguments, Call, canonical, program_of
 from ..simulation.trajectory import resume_until_step
 from .design import Blocks
 from .fingerprint import calls_of, hash_of, sources
@@ -153,14 +153,14 @@ class Run:
             if here.size:
                 part = self.store.read(block, names)
                 parts.append({name: part[name][here] for name in names})
-        arrays: dict[str, Any] = {name: np.concatenate([part[name] for part in parts]) for name in names}
+        arrays: dict = {name: np.concatenate([part[name] for part in parts]) for name in names}
         kept = self.store.kept()
-        account: dict[str, Any] = {
+        account: dict = {
             name: kept[name]
             for name in ACCOUNT
             if name in kept  # of joints and of an end where there are any
         }
-        missing: dict[str, Any] = dict.fromkeys({"energy", "pairs"} - set(arrays))
+        missing: dict = dict.fromkeys({"energy", "pairs"} - set(arrays))
         found = Solution(**arrays, **missing, **account, values=None, timing=Timing.of(self._program.scheme))
         return found._with_labels(self._naming, self._every == 1 and rows == slice(None))
 
@@ -234,7 +234,7 @@ class Run:
                 f"{self.store.name}: block {min(missing)} is missing: restore it from a copy, or remove the run"
             )
         first = self.blocks.shape[0] * begin
-        steps, account = int(self._motion.steps), dict[str, Any]()
+        steps, account = int(self._motion.steps), Arguments()
         with tqdm(
             total=steps, initial=min(first * self._every, steps), unit="step", disable=not progress, desc="1 motion"
         ) as bar:
@@ -252,7 +252,7 @@ class Run:
                 self.store.write(block, arrays, {"seconds": round(time.perf_counter() - clock, 3), "finished": now()})
                 self.store.keep(dict(self._carry_arrays(carry, block + 1)) | account)
 
-    def _row(self, carry: Carry | None, last: int) -> tuple[dict, dict, Any]:
+    def _row(self, carry: Carry | None, last: int) -> tuple[dict, dict, tuple]:
         """Continues the motion from the loop's ``carry`` to step ``last``.
 
         Neighbour lists that overflow are enlarged, and the steps repeated. Returns the row at that step and the totals
@@ -290,16 +290,16 @@ class Run:
         for i, x in enumerate(jax.tree.leaves(carry)):
             yield f"carry_{i}", np.asarray(x)
 
-    def _resume_point(self) -> tuple[Any, int]:
+    def _resume_point(self) -> tuple[tuple | None, int]:
         """The loop's carry and the number of the next block, where an earlier process stopped;
         (None, 0) if there is none."""
         kept = self.store.kept()
         if not kept:
             return None, 0
-        room = {name: int(kept[f"room_{name}"]) or None for name in ("pairs", "members")}
+        room: dict = {name: int(kept[f"room_{name}"]) or None for name in ("pairs", "members")}
         problem = self._stated
         if problem.listed:
-            bodies: Any = problem.constraints
+            bodies = problem.bodies
             problem = problem.replace(constraints=replace(bodies, **room))
         self._program = self._program.replace(problem=problem)
         shape = jax.eval_shape(lambda motion: resume_until_step(self._program, motion, (None, 0))[2], self._motion)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -95,13 +95,13 @@ class Schema(NamedTuple):
 UNITS = dict.fromkeys(OF_CONTACTS, PURE) | {"h": SECOND, "t0": SECOND, "t1": SECOND}
 
 
-def named_arrays(solution: Solution, function: bool, common_times: bool) -> dict[str, Any]:
+def named_arrays(solution: Solution, function: bool, common_times: bool) -> dict:
     """Arrays of a `Solution` by name, values of a save function included; empty ones are left out.
 
     ``function``: whether there is a save function; q, v, z and impulse then hold the final state only, and lose their
     axis of rows. ``common_times``: whether all lanes have rows at the same times; t is then left out.
     """
-    found: dict[str, Any] = {name: getattr(solution, name) for name in MEANING if getattr(solution, name) is not None}
+    found: dict = {name: getattr(solution, name) for name in MEANING if getattr(solution, name) is not None}
     if common_times:
         del found["t"]
     if function:

@@ -234,7 +234,7 @@ def _grid(base: Arguments, design: Design, scheme: Scheme, save: Save, problem: 
 # entries of a table
 
 
-def _method(kind: str, value: Any, from_name: Callable[[str], Any]) -> Any:
+def _method(kind: str, value: Any, from_name: Callable) -> Any:
     """Scheme or projection from its name, or from a table of its name and attributes."""
     if isinstance(value, str):
         return from_name(value)
@@ -323,7 +323,7 @@ UNTIL: dict[str, tuple[Callable[..., Until], tuple[str, ...]]] = {  # and what g
     "jammed": (Until.jammed, ("needed",)),
 }
 ENTRIES = ("problem", "case", *BASE, "scheme", "projection", "save", "until", "design")
-READERS: dict[str, Callable[[Any], Any]] = {
+READERS: dict[str, Callable] = {
     "scheme": lambda value: _method("scheme", value, scheme_from_name),
     "projection": lambda value: _method("projection", value, projection_from_name),
     "save": _save,

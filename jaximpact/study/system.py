@@ -78,7 +78,7 @@ class StudySystem:
         varies = with_leaves(values["args"], (None if x is None else name in varied for name, x in args.items()))
         return values | {"args": with_leaves(values["args"], args.values())}, varies
 
-    def lane(self, values: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    def lane(self, values: Mapping[str, np.ndarray]) -> dict:
         """Arguments of `solve` for one lane, from its values of each quantity."""
         columns, varies = self.columns({key: np.asarray(value)[None] for key, value in values.items()})
         swept = {Key.of(key).root for key in values} | {"q0"}

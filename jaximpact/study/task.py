@@ -124,7 +124,7 @@ def compute(task: Task) -> BlockResult | Failure:
         return Failure(task.number, f"{type(error).__name__}: {error}", traceback.format_exc())
 
 
-_checked: list[tuple[Any, ...]] = []  # keys that this process has checked successfully
+_checked: list[tuple] = []  # keys that this process has checked successfully
 
 
 def check_physics(system: StudySystem, task: Task) -> None:

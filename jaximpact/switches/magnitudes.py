@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ from jax.extend.core import ClosedJaxpr
 
 from ..jaxtools.jaxpr_tools import contains_primitive, evaluate_equation, inline_calls, is_literal, reader
 from ..jaxtools.jaxpr_types import Equation, Operand
+from ..jaxtools.shapes import PyTree
 
 # functions of x^n, by the magnitude of x
 OF_POWER: dict[str, Callable] = {
@@ -49,7 +50,7 @@ def with_magnitudes(closed: ClosedJaxpr) -> ClosedJaxpr:
     def evaluate(*values: Array) -> list:
         jaxpr = inlined.jaxpr
         env = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*inlined.consts, *values], strict=True))
-        read, bases, choices = reader(env), dict[Operand | None, Base](), dict[Operand | None, Any]()
+        read, bases, choices = reader(env), dict[Operand | None, Base](), dict[Operand | None, PyTree]()
         ratios = dict[Operand | None, list]()  # numerators and denominators
 
         def root(eqn: Equation, v: Operand | None, others: list) -> Array | None:

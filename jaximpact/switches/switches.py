@@ -54,6 +54,7 @@ from ..jaxtools.jaxpr_tools import (
 )
 from ..jaxtools.jaxpr_types import AnyJaxpr
 from ..jaxtools.outlined import outlined
+from ..jaxtools.shapes import PyTree
 from .kinds import Sides
 from .magnitudes import with_magnitudes
 from .walks import (
@@ -146,7 +147,7 @@ class Switches:
         some = any(contains_primitive(self._closed.jaxpr, name) for name in (*DIVISIONS, "pow"))
         return some and _cancels(inline_calls(self._closed).jaxpr, self._marks)
 
-    def both(self, *operands: object) -> tuple[Any, Sides]:
+    def both(self, *operands: object) -> tuple[PyTree, Sides]:
         """Evaluates the function; returns its values and its sides."""
         value, sides = self._walk(Record, operands)
         return self._filled(value, sides, operands), sides
@@ -160,12 +161,12 @@ class Switches:
         it separates (sign(0) is 1)."""
         return self._walk(Definite, operands)[1]
 
-    def frozen(self, sides: Sides, *operands: object) -> Any:
+    def frozen(self, sides: Sides, *operands: object) -> PyTree:
         """Evaluates the function with sides fixed: equal to it where it has these sides,
         and its smooth extension beyond."""
         return self._filled(self._walk(Replay, operands, sides)[0], sides, operands)
 
-    def _filled(self, value: Any, sides: Sides, operands: Sequence) -> Any:
+    def _filled(self, value: PyTree, sides: Sides, operands: Sequence) -> PyTree:
         """Returns the ``value`` on given sides; where it is not finite, as sin(x)/x at x = 0, that which the function
         has at this single point."""
         if not self._fails:
@@ -199,7 +200,7 @@ class Switches:
 
     def _walk(
         self, kind: type[Walk], operands: Sequence, given: Sequence = (), exact: Array | None = None
-    ) -> tuple[Any, Sides]:
+    ) -> tuple[PyTree, Sides]:
         """Evaluates the function by a walk of this kind; returns its values and what the walk collects.
 
         Numbers that are equal at single points count as equal where ``exact``, ().
@@ -212,7 +213,7 @@ class Switches:
 
     def _run_walk(
         self, kind: type[Walk], operands: Sequence, given: Sequence, exact: Array | None
-    ) -> tuple[Any, Sides]:
+    ) -> tuple[PyTree, Sides]:
         walk = kind(self._reported, given, exact)
         leaves = [
             jnp.asarray(x, v.aval.dtype)
@@ -311,8 +312,8 @@ class Crossing(NamedTuple, Generic[T]):
     some: Array
     before: T
     after: T
-    value_before: Any
-    value_after: Any
+    value_before: PyTree
+    value_after: PyTree
     sides_before: Sides
     sides_after: Sides
 

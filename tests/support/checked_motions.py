@@ -19,7 +19,7 @@ MOTIONS = {
     "groove": (ji.PaoliSchatzman(), ji.Maury(), ji.MoreauJean(), ji.EventDriven(trials=8)),
     "block-on-slope": (ji.MoreauJean(),),
     "ball-on-incline": (ji.MoreauJean(),),
-    "four-bar": (ji.MoreauJean(),),
+    "four-bar": (ji.MoreauJean(), ji.Maury()),
     "spheres": (ji.MoreauJean(),),
 }
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from jax import Array
 from jax.extend.core import ClosedJaxpr
 from jax.tree_util import PyTreeDef
 
+from ...jaxtools.shapes import PyTree
 from ..limits import (
     LONG_KERNEL_OPS,
     MAX_LOCAL_BYTES,
@@ -53,7 +54,7 @@ def over_lanes(one: Jitted, axes: tuple, given: Sequence[jax.ShapeDtypeStruct] =
         Unsupported, ImportError: by the returned function while it is traced, if the kernel cannot be made.
     """
 
-    def call(*operands: object) -> Any:
+    def call(*operands: object) -> PyTree:
         leaves, structure = jax.tree.flatten(operands)
         carried = jax.tree.leaves(carried_axes(axes, operands))
         found, results = run_lanes(one, leaves, carried, given, structure, **static)
@@ -105,7 +106,7 @@ def kernel_of(one: Jitted, axes: tuple, operands: tuple, **static: Hashable) -> 
     return code
 
 
-def _of_a_lane(leaves: Sequence[Array], carried: Sequence[bool], structure: PyTreeDef | None) -> Any:
+def _of_a_lane(leaves: Sequence[Array], carried: Sequence[bool], structure: PyTreeDef | None) -> PyTree:
     """Returns the avals of the operands ``leaves`` in one lane, as a list,
     or as a pytree of this ``structure`` if it is given.
 

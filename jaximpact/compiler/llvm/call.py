@@ -22,7 +22,7 @@ from ...jaxtools.argument_checks import is_random_key
 from ...jaxtools.jaxpr_tools import contains_primitive
 from ...jaxtools.jaxpr_types import AnyJaxpr
 from ...jaxtools.progress import current_watch
-from ...jaxtools.shapes import operand_type
+from ...jaxtools.shapes import PyTree, operand_type
 from ...jaxtools.spare_memory import new_array
 from ...jaxtools.trace_context import trace_settings, without_collection
 from ..limits import (
@@ -301,7 +301,7 @@ def over_lanes(one: Jitted, axes: tuple, given: Sequence[np.ndarray] = (), **sta
     prefix, tags = jax.tree.structure(axes, is_leaf=_is_none), tuple(static.items())
     marks = tuple(jax.tree.leaves(axes, is_leaf=_is_none))
 
-    def call(*operands: object) -> Any:
+    def call(*operands: object) -> PyTree:
         leaves, structure = jax.tree.flatten(operands)
         carried = _carried_leaves(prefix, marks, structure)
         kinds = tuple(map(operand_type, leaves, carried))

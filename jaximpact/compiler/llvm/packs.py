@@ -177,7 +177,7 @@ def elementwise(
     least = MIN_DEAR_SIDE_BY_SIDE if name in DEAR else e.w.width // 2 + 1
     for start, stop in chunks(arrays[0].shape, e.w.width):
         rows = [x[start:stop] for x in flat]
-        results: list[Any] = [machine.known(name, x, params, structural) for x in zip(*rows, strict=True)]
+        results: list = [machine.known(name, x, params, structural) for x in zip(*rows, strict=True)]
         open_places = [i for i, x in enumerate(results) if x is None]
         # where the entries already lie in packs, one instruction on all of them costs least
         if len(open_places) < (2 if any(isinstance(x[0], PackEntry) and adjacent(x) for x in rows) else least):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -103,7 +104,7 @@ def solve_contact(
     return found._replace(status=found.status | as_status(wrong, Status.INPUT_INVALID))
 
 
-def _rounding(a: Any, xp: Any) -> Any:
+def _rounding(a: Array | np.ndarray, xp: ModuleType) -> Array:
     """Returns the error () up to which a computed matrix counts as symmetric, and an eigenvalue as zero."""
     return 1e4 * jnp.finfo(a.dtype).eps * xp.max(xp.abs(a), initial=0.0)
 
@@ -158,7 +159,7 @@ def _on_half_lines(a: F_mm, b: F_m, solver: ContactSolver, start: F_m) -> Contac
         return jnp.where(lax.stop_gradient(x) > 0, a @ x + b, x)
 
     def tangent(linear: Callable, y: F_m) -> F_m:
-        matrix: Any = jax.jacfwd(linear)(jnp.zeros_like(y))
+        matrix: Array = jax.jacfwd(linear)(jnp.zeros_like(y))
         # dependent contacts: a shift by round-off, and one step of refinement
         shift = 64 * jnp.finfo(y.dtype).eps * jnp.max(jnp.abs(matrix), initial=0.0)
         inverse = linalg.inverse(matrix + shift * jnp.eye(y.size, dtype=y.dtype))

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -353,7 +353,7 @@ class _ManyPositions(NamedTuple):
         contacts = self.contacts(jnp.zeros_like(self.target.base))
         start = Iterate.start(len(self.target.base), contacts.gap, self.guess)
 
-        def body(carry: tuple[I0, Iterate, Any]) -> tuple[I0, Iterate, Any]:
+        def body(carry: tuple[I0, Iterate, Contacts]) -> tuple[I0, Iterate, Contacts]:
             k, now, contacts = carry
             offset = contacts.gap - contacts.velocity(now.jump)
             asked = self.solver.allowed(closing_speed(offset))
@@ -370,7 +370,7 @@ class _ManyPositions(NamedTuple):
             residual, count = jnp.maximum(moved, jnp.max(defect)), now.iterations + found.iterations
             return k + 1, Iterate(jump, found.impulse, there.gap, residual, done, count, found.status), there
 
-        def continues(carry: tuple[I0, Iterate, Any]) -> B0:
+        def continues(carry: tuple[I0, Iterate, Contacts]) -> B0:
             return (carry[0] <= self.solver.max_linearisations) & ~carry[1].done
 
         _, found, contacts = lax.while_loop(continues, body, (jnp.zeros((), jnp.int32), start, contacts))

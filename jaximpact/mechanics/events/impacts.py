@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -156,7 +156,10 @@ class Blow(NamedTuple):
     status: Array
 
 
-class Before(Protocol):
+R = TypeVar("R")  # the contact problem at an event
+
+
+class Before(Protocol[R]):
     """What contacts did until an event, and the laws that they follow there: `WithoutFriction` or `WithFriction`.
 
     ``closed`` (m,): contacts that were closed; ``jammed`` (m,): those whose impulses are no impacts, as velocities jump
@@ -167,17 +170,17 @@ class Before(Protocol):
     def closed(self) -> Array: ...
     @property
     def jammed(self) -> Array: ...
-    def rows(self, event: Event) -> Any:
+    def rows(self, event: Event) -> R:
         """Returns the contact problem at an event, which knows pairs that are `oblique`."""
 
-    def jump(self, rows: Any, impulse: Array, times: Array | float = 1.0) -> Array:
+    def jump(self, rows: R, impulse: Array, times: Array | float = 1.0) -> Array:
         """Returns the change of velocity (d,) by impulses, each multiplied by a number of ``times`` (m,)."""
 
-    def errors_of_path(self, event: Event, rows: Any) -> Array:
+    def errors_of_path(self, event: Event, rows: R) -> Array:
         """Returns the impulses that stop what should not move: gaps of closed contacts, slips of those that stick."""
 
     def blow(
-        self, problem: Problem, law: ContactLaw, motion: Motion, flights: ShortFlights, event: Event, rows: Any,
+        self, problem: Problem, law: ContactLaw, motion: Motion, flights: ShortFlights, event: Event, rows: R,
         impact: Array, beside: Array,
     ) -> Blow:  # fmt: skip
         """Applies the laws to the contacts of an ``impact`` (m,), to the closed ones, and to those ``beside`` them,
@@ -186,7 +189,7 @@ class Before(Protocol):
     def sides(self, contacts: Contacts) -> Array:
         """Returns the mask (m,) of closed contacts that are the sides of a bilateral constraint."""
 
-    def joint_impulse(self, event: Event, rows: Any, impulse: Array) -> Array:
+    def joint_impulse(self, event: Event, rows: R, impulse: Array) -> Array:
         """Returns the impulses (j,) with which joints react to those of the contacts."""
 
     def doubts(

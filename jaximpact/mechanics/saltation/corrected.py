@@ -20,7 +20,6 @@ References:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +39,7 @@ from ..friction import FrictionInfo
 from ..linearisation import Metric, acceleration, closure, linearise
 from ..motion import At, Motion
 from ..problem import Problem
-from ..scheme import Info, Scheme, Traits, Wrapping
+from ..scheme import Info, Scheme, State, Traits, Wrapping
 from ..some_contacts import look_at_those_that_matter, with_contacts
 from ..status import Status, as_status
 from .impact_saltation import IMPACTS, Instant
@@ -54,11 +53,12 @@ from .tracked import FREE, IMPACT, LASTING, REBOUND, Edge, Salted, Tracked
 FEW = 8
 # times a gap's error by a late impact: a speed above what that gives is known to a third, and the derivative with it
 FIRM = 2
+Misses = tuple[Array, Array, Array]  # as `near_misses` returns them
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Corrected(Wrapping):
+class Corrected(Wrapping[Tracked]):
     """Wraps a scheme that locates no impacts: keeps its values, and gives them the derivative of the motion.
 
     Attributes:
@@ -81,7 +81,7 @@ class Corrected(Wrapping):
         """The scheme whose step is differentiated."""
         return self.traits.tangent or self.scheme
 
-    def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Any, Info]:
+    def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Tracked, Info]:
         """Makes the initial state of the scheme, with the modes of the contacts there."""
         state, info = self.scheme.init(problem, law, motion)
         t0, q0, v0, args = motion.start
@@ -104,7 +104,7 @@ class Corrected(Wrapping):
         found = Tracked(state, last, jnp.zeros_like(closed), times, gap, none, struck, none, *smooth)
         return modes_at_start(problem, motion, found, info) if self.rubs else (found, info)
 
-    def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: Any) -> tuple[Any, Info]:
+    def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: Tracked) -> tuple[Tracked, Info]:
         """Makes a step of the scheme; its derivative is the saltation of its impacts and slip reversals, followed by
         the step with contacts held in their modes.
 
@@ -125,10 +125,10 @@ class Corrected(Wrapping):
         flies = lambda: self._flying_step(problem, motion, state, made, misses)
         sizes = self.sizes_of_sets(problem, motion, state)
 
-        def among(rows: Array | None) -> tuple[Any, Info]:
+        def among(rows: Array | None) -> tuple[Tracked, Info]:
             return touches() if rows is None else self._step_among(rows, problem, law, motion, state, made, misses)
 
-        def acting() -> tuple[Any, Info]:
+        def acting() -> tuple[Tracked, Info]:
             # and in the other steps few of them do
             matters = (info.impulse != 0) | (state.last != FREE) | missed
             if self.rubs:
@@ -140,7 +140,7 @@ class Corrected(Wrapping):
 
         return lax.cond(acts, acting if sizes or self.rubs else touches, flies)
 
-    def sizes_of_sets(self, problem: Problem, motion: Motion, state: Any) -> tuple[int, ...]:
+    def sizes_of_sets(self, problem: Problem, motion: Motion, state: Tracked) -> tuple[int, ...]:
         """Returns the sizes of sets of contacts, of which a step takes the smallest that has all that matter for it;
         none where it always treats all."""
         m, d = state.last.size, state.q.size
@@ -151,8 +151,8 @@ class Corrected(Wrapping):
         return (FEW, size) if self.branches and plain and not problem.gaps.local and m >= 2 * size else ()
 
     def _flying_step(
-        self, problem: Problem, motion: Motion, state: Any, made: tuple[Any, Info], misses: tuple[Array, Array, Array]
-    ) -> tuple[Any, Info]:
+        self, problem: Problem, motion: Motion, state: Tracked, made: tuple[State, Info], misses: Misses
+    ) -> tuple[Tracked, Info]:
         """Makes the step from ``state``, in which no contact acts, with its derivative;
         other arguments as of `_touching_step`."""
         (new, info), (_, gap, change) = made, misses
@@ -164,7 +164,7 @@ class Corrected(Wrapping):
         free = state._replace(state=found, last=jnp.full_like(state.last, FREE), gap=gap, change=change)
         return free.opened(), found_info
 
-    def _reached_soon(self, problem: Problem, motion: Motion, state: Any) -> Array:
+    def _reached_soon(self, problem: Problem, motion: Motion, state: Tracked) -> Array:
         """Finds the contacts (m,) that `order_matters` needs: those that close soon, during an impact that the scheme
         spreads over several steps."""
         steps = self.traits.steps - 1
@@ -183,10 +183,10 @@ class Corrected(Wrapping):
         problem: Problem,
         law: ContactLaw,
         motion: Motion,
-        state: Any,
-        made: tuple[Any, Info],
-        misses: tuple[Array, Array, Array],
-    ) -> tuple[Any, Info]:
+        state: Tracked,
+        made: tuple[State, Info],
+        misses: Misses,
+    ) -> tuple[Tracked, Info]:
         """Does what `_touching_step` does with the contacts of numbers ``rows`` (k,) only; others count as free.
         Other arguments as there."""
         take = lambda x: x[rows]
@@ -228,10 +228,10 @@ class Corrected(Wrapping):
         problem: Problem,
         law: ContactLaw,
         motion: Motion,
-        state: Any,
-        made: tuple[Any, Info],
-        misses: tuple[Array, Array, Array],
-    ) -> tuple[Any, Info, tuple]:
+        state: Tracked,
+        made: tuple[State, Info],
+        misses: Misses,
+    ) -> tuple[Tracked, Info, tuple]:
         """Makes the step from ``state`` with its derivative across impacts and lasting contacts.
 
         ``made``: the new state of the scheme and the info of its step; ``misses``: the result of `near_misses`. Returns
@@ -258,9 +258,9 @@ class Corrected(Wrapping):
         problem: Problem,
         motion: Motion,
         state: Tracked,
-        made: tuple[Any, Info],
+        made: tuple[State, Info],
         salted: Salted,
-        misses: tuple[Array, Array, Array],
+        misses: Misses,
     ) -> tuple[Tracked, Info]:
         """Makes the new state with the history of its contacts, and adds the status of the derivative to the info.
 
@@ -310,7 +310,7 @@ class Corrected(Wrapping):
         history = last.astype(jnp.int32), met | impact, times, gap, change, struck, aside
         return Tracked(new, *history, salted.friction, salted.edge), info._replace(status=status)
 
-    def free_step(self, problem: Problem, motion: Motion, state: Any) -> tuple[Any, Info]:
+    def free_step(self, problem: Problem, motion: Motion, state: Tracked) -> tuple[Tracked, Info]:
         """Makes a free step with the scheme's own derivative; invalid (``info.acts``) too for a lasting contact,
         even if it opens.
 
@@ -420,7 +420,7 @@ def weak_impacts(traits: Traits, here: Instant, impact: Array, met: Array, fligh
     return weak & ~(met & (flight * pull <= 2 * (speed + here.threshold)))
 
 
-def near_misses(problem: Problem, traits: Traits, motion: Motion, state: Tracked) -> tuple[Array, Array, Array]:
+def near_misses(problem: Problem, traits: Traits, motion: Motion, state: Tracked) -> Misses:
     """Finds the gaps (m,) that had a minimum one step ago which is too near zero for h to decide whether they close.
 
     A minimum is too near zero if the gap, were it to close there, would close below the threshold speed of impacts, or

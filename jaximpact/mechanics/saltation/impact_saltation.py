@@ -266,7 +266,7 @@ def _in_turn(strike: Callable, first: Callable, now: tuple, m: int, branches: bo
     return lax.scan(next_one, now, None, length=IMPACTS)[0]
 
 
-def start_and_phase(problem: Problem, motion: Motion, state: State, traits: Traits) -> tuple[At, Any, Array]:
+def start_and_phase(problem: Problem, motion: Motion, state: State, traits: Traits) -> tuple[At, Array, Array]:
     """Returns the place at which a step from ``state`` begins; the restitution, () or (m,), of its impacts, a function
     of approach speeds evaluated there and frozen; and the time () in the step at which their saltation is taken."""
     at, e = At(motion.time(state.n), state.q, state.v, motion.args), motion.e

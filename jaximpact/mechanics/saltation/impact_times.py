@@ -9,7 +9,7 @@ that moves by itself between contacts.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,9 @@ from ..problem import Problem
 from ..scheme import Scheme, Traits, time_of
 from ..status import Status, as_status
 from .impact_saltation import Instant, observe
+
+if TYPE_CHECKING:
+    from ..contacts import Contacts
 
 NEVER = -1  # in place of the number of a step
 MEANT = 1e-3  # of the resolution of impacts: a motion that stops as near to an impact as that stops at it
@@ -50,11 +53,11 @@ class ImpactTimes(NamedTuple):
         zero = jnp.zeros(parts, like.dtype)
         return cls(jnp.full(parts, -3, jnp.int32), zero, zero, *[jnp.zeros_like(like)] * 2)
 
-    def since(self, h: Array, n: Any) -> Array:
+    def since(self, h: Array, n: Array) -> Array:
         """Returns the time (n,) from the latest impact of each part to the step of number n, 0 before any."""
         return jnp.where(self.latest >= 0, elapsed(h, self.latest, n), 0)
 
-    def of_gaps(self, n: Array, metric: Metric, by_entry: Callable[..., Array], known: tuple) -> tuple[Array, Array]:
+    def of_gaps(self, n: Array, metric: Metric, by_entry: Callable, known: tuple) -> tuple[Array, Array]:
         """Returns what `Tracked` holds of each gap (m,) at the step of number n: when it was ``struck``,
         and how much it is ``aside``.
 
@@ -130,19 +133,19 @@ def parts_of(problem: Problem, metric: Metric, contacts: Any, t: Array, q: Array
     return d // smallest_parts(force, (q, v), least)
 
 
-def largest(contacts: Any, x: Array) -> Array:
+def largest(contacts: Contacts, x: Array) -> Array:
     """Returns for each contact (m,) the largest of the numbers x (n,) of the parts of the coordinates on which its gap
     depends."""
     return jnp.broadcast_to(x, contacts.gap.shape) if len(x) == 1 else contacts.largest(x)
 
 
-def spread(contacts: Any, x: Array, parts: int) -> Array:
+def spread(contacts: Contacts, x: Array, parts: int) -> Array:
     """Returns the largest of numbers x (m,) of contacts that have to do with each of the
     ``parts`` (n,) of the coordinates."""
     return jnp.max(x, initial=0.0, keepdims=True) if parts == 1 else contacts.spread(x, parts)
 
 
-def passed_on(contacts: Any, acting: Array, numbers: tuple) -> tuple:
+def passed_on(contacts: Contacts, acting: Array, numbers: tuple) -> tuple:
     """Returns each of the ``numbers`` (n,) of parts of the coordinates, with the largest number among the parts that
     contacts ``acting`` (m,) link, directly or through others."""
 
@@ -160,7 +163,7 @@ def passed_on(contacts: Any, acting: Array, numbers: tuple) -> tuple:
     ]
 
 
-def of_contacts(contacts: Any, v: Array, speed: Array, delays: Array) -> Array:
+def of_contacts(contacts: Contacts, v: Array, speed: Array, delays: Array) -> Array:
     """Returns the delays (m,) of impacts at closing speeds ``speed`` (m,), given the ``delays`` (n,) of the parts of
     the coordinates and the velocities v (d,).
 

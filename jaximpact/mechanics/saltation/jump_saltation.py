@@ -42,6 +42,9 @@ MISS = (
 )  # times this time squared and the second derivative of a level: a minimum of the level above that is no near miss
 
 
+Ends = tuple[Any, Any]  # states of a scheme, at the start of a step and at its end
+
+
 class Passage(NamedTuple):
     """Crossing of a border at which the force jumps, within one step; no derivatives.
 
@@ -91,9 +94,7 @@ def reach_of(motion: Motion, state: Any) -> Array:
     return reach + jnp.max(state.times.early) + jnp.max(state.times.late) if isinstance(state, Tracked) else reach
 
 
-def passage(
-    pieces: Pieces, force: Switches, scheme: Scheme, motion: Motion, step: tuple[Any, Any], found: Crossing
-) -> Passage:
+def passage(pieces: Pieces, force: Switches, scheme: Scheme, motion: Motion, step: Ends, found: Crossing) -> Passage:
     """Makes the `Passage` of a jump that was ``found`` in a ``step`` between two states; it has ``passed`` if all
     conditions of the module hold.
 
@@ -138,7 +139,7 @@ def passage(
     return Passage(passed, share, sides, chosen, kick)
 
 
-def _free(pieces: Pieces, scheme: Scheme, motion: Motion, step: tuple[Any, Any], chosen: Array) -> Array:
+def _free(pieces: Pieces, scheme: Scheme, motion: Motion, step: Ends, chosen: Array) -> Array:
     """Tests whether no contact acts in a step or near it, (). ``chosen`` (k,): the level that is crossed.
 
     False for a level that depends on the velocity if there are contacts at all,
@@ -151,7 +152,7 @@ def _free(pieces: Pieces, scheme: Scheme, motion: Motion, step: tuple[Any, Any],
     return free & (status_at_end(pieces.problem, scheme, motion, after.n, after) == 0)
 
 
-def may_miss_jump(pieces: Pieces, motion: Motion, step: tuple[Any, Any], struck: Array, clock: bool) -> Array:
+def may_miss_jump(pieces: Pieces, motion: Motion, step: Ends, struck: Array, clock: bool) -> Array:
     """Tests whether the exact motion may cross a jump of the force that the scheme does not cross in a
     ``step`` between two states, ().
 
@@ -186,7 +187,7 @@ def may_miss_jump(pieces: Pieces, motion: Motion, step: tuple[Any, Any], struck:
     return jumps_beyond(pieces, sides, near & (pieces.open | clock), here, args)
 
 
-def add_passage(pieces: Pieces, motion: Motion, step: tuple[Any, Any], passage: Passage) -> Any:
+def add_passage(pieces: Pieces, motion: Motion, step: Ends, passage: Passage) -> Any:
     """Returns the state at the end of a ``step`` between two states, unchanged in value, with the derivative of a
     ``passage`` in the step added."""
     before, after = step

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import lax
 
+from ...jaxtools.array_types import F0, I0, B_m, F_d
 from ...jaxtools.batched_branch import run_where_needed
 from ...jaxtools.derivative_rules import graft
 from ...jaxtools.jacobians import SMALL
@@ -21,7 +22,7 @@ from ..status import Status, as_status
 from ..trials.trial import gap_rates
 
 
-def pressed_at_start(problem: Problem, law: ContactLaw, motion: Motion, branches: bool = False) -> tuple[Array, Array]:
+def pressed_at_start(problem: Problem, law: ContactLaw, motion: Motion, branches: bool = False) -> tuple[B_m, I0]:
     """Finds the contacts (m,) that are closed at the start and pressed together by the forces; and the status of
     derivatives by initial data.
 
@@ -36,7 +37,7 @@ def pressed_at_start(problem: Problem, law: ContactLaw, motion: Motion, branches
     at = closure(contacts, -speed, q, v, lax.stop_gradient(motion.h), view.free)
     closed = at.closed & ~at.outward
 
-    def look() -> tuple[Array, Array]:
+    def look() -> tuple[B_m, I0]:
         free, balance = contacts.velocity(view.free) + view.gap_acceleration, contacts.balance()
         pushing, _ = law.acting(contacts, free, closed)
         push, small = balance(free, pushing), noise(contacts, view.free, view.gap_acceleration)
@@ -52,7 +53,7 @@ def pressed_at_start(problem: Problem, law: ContactLaw, motion: Motion, branches
     return run_where_needed(branches and closed.size > SMALL, jnp.any(closed), look, none)
 
 
-def put_on_surfaces(problem: Problem, motion: Motion, pressed: Array) -> Motion:
+def put_on_surfaces(problem: Problem, motion: Motion, pressed: B_m) -> Motion:
     """Returns the motion with the derivative of one whose start is projected onto the surfaces of
     the ``pressed`` contacts (m,).
 
@@ -68,13 +69,13 @@ def put_on_surfaces(problem: Problem, motion: Motion, pressed: Array) -> Motion:
     return motion._replace(q0=graft(motion.q0, q), v0=graft(motion.v0, v))
 
 
-def _back_on_surfaces(problem: Problem, motion: Motion, pressed: Array) -> tuple[Array, Array]:
+def _back_on_surfaces(problem: Problem, motion: Motion, pressed: B_m) -> tuple[F_d, F_d]:
     """Returns the position and velocity (d,) at the start whose derivatives `put_on_surfaces` takes."""
     t, q, v, args = motion.start
     fixed_t, fixed_q, fixed_v, fixed_args = lax.stop_gradient((t, q, v, args))
     unchanged = lambda x: x - lax.stop_gradient(x)  # zero, with the derivative of x
 
-    def at(t: Array, q: Array) -> tuple[Metric, Contacts]:
+    def at(t: F0, q: F_d) -> tuple[Metric, Contacts]:
         metric = Metric.at(problem, q, fixed_args, t)
         return metric, linearise(problem, metric, t, q, fixed_args)
 

@@ -19,6 +19,7 @@ from .impact_saltation import Contact, Instant
 from .impact_times import ImpactTimes
 
 if TYPE_CHECKING:
+    from ..contact.laws import ContactLaw
     from ..scheme import State
 
 FREE, IMPACT, REBOUND, LASTING = 0, 1, 2, 3  # what a contact did in a step; REBOUND ends the impact of the step before
@@ -145,10 +146,10 @@ class Salted(NamedTuple):
     after: Array
     here: Instant
     metric: Metric
-    e: Any
+    e: Array
     current: Contact
-    back: Any
-    held: Any
+    back: State
+    held: ContactLaw
     impulse: Array
     joint_impulse: Array
     friction: FrictionInfo

@@ -26,10 +26,11 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import lax
 from jax.typing import ArrayLike, DTypeLike
 
 from ...jaxtools.argument_checks import is_traced
+from ...jaxtools.array_types import F0, I0, B_m, F_d, F_m
 from ...jaxtools.derivative_rules import forward_only
 from ..contact.laws import ContactLaw, Open
 from ..contacts import Contacts
@@ -42,8 +43,6 @@ from ..status import Status, as_status
 from ..trials.bases import TERMS, times_off
 from ..trials.driven_step import first_carry, goes_on, turn
 from ..trials.flights import flight
-from ..trials.modes import Modes
-from ..trials.pieces import Where
 from ..trials.regimes import in_regime, regime_of
 from ..trials.stops import Stop, Until
 from ..trials.tableau import TABLEAUS
@@ -69,23 +68,23 @@ class DrivenState(NamedTuple):
     the estimated ``error`` () of the motion so far, in units of the tolerance, and the error ``spread`` () of the time
     of the latest impact. The record, the stop and both errors are None where they are not needed."""
 
-    n: Array
-    q: Array
-    v: Array
-    closed: Array
-    latest: Array
-    substep: Array
-    low: Array | None = None
+    n: I0
+    q: F_d
+    v: F_d
+    closed: B_m
+    latest: F0
+    substep: F0
+    low: F_d | None = None
     record: ImpactRecord | None = None
     stop: Stop | None = None
-    where: Where | Modes | None = None
-    error: Array | None = None
-    spread: Array | None = None
+    where: Any = None
+    error: F0 | None = None
+    spread: F0 | None = None
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class EventDriven(Scheme):
+class EventDriven(Scheme[DrivenState]):
     """Event-driven scheme with substeps of order 8 chosen by a tolerance, and events located to the same order;
     h only spaces the rows.
 
@@ -131,7 +130,7 @@ class EventDriven(Scheme):
         """Whether substeps are chosen by the tolerance, not by the step h."""
         return self.order not in TABLEAUS or TABLEAUS[self.order].estimates
 
-    def unresolved(self, h: Array) -> Array:
+    def unresolved(self, h: F0) -> F0:
         """Returns the change () of a gap or level whose second rate is 1 that steps h do not resolve."""
         return jnp.zeros_like(h) if self.by_tolerance else frozen(2 * h * h)
 
@@ -142,17 +141,17 @@ class EventDriven(Scheme):
         options = {option.name: getattr(self, option.name) for option in fields(self) if option.init}
         return _observing(type(self))(**options | {"impacts": impacts, "until": until, "kinds": kinds})
 
-    def resolution(self, motion: Motion) -> Array:
+    def resolution(self, motion: Motion) -> F0:
         if not self.by_tolerance:
             return super().resolution(motion)
         return frozen(SPREAD * self.tolerance(motion.h.dtype).relative * (motion.t1 - motion.t0))
 
-    def on_piece(self, problem: Problem, motion: Motion, state: Any) -> Problem:
+    def on_piece(self, problem: Problem, motion: Motion, state: DrivenState) -> Problem:
         step = Step(self, problem, Open(), motion, motion.t0, motion.h)
         regime = in_regime(step, state.q, state.v).regime
         return regime.pieces.on(regime.piece(state.where).sides)
 
-    def time_errors(self, motion: Motion, state: Any, contacts: Contacts, speed: Array) -> Array:
+    def time_errors(self, motion: Motion, state: DrivenState, contacts: Contacts, speed: F_m) -> F_m:
         most = self.resolution(motion)
         if state.error is None or not self.by_tolerance:
             return jnp.broadcast_to(most, speed.shape)
@@ -171,7 +170,7 @@ class EventDriven(Scheme):
             # the force jumps between steps, where contacts that stick would have to break at once
             raise ValueError(f"noise: {type(self).__name__} takes none with friction: use MoreauJean()")
 
-    def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Any, Info]:
+    def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[DrivenState, Info]:
         q0, v0, t0, args = motion.q0, motion.v0, motion.t0, motion.args
         metric = Metric.at(problem, q0, args, t0)
         contacts = linearise(problem, metric, t0, q0, args)
@@ -198,7 +197,9 @@ class EventDriven(Scheme):
             state = state._replace(stop=Stop.start(self.until, t0, q0, v0, force, motion.h, args))
         return state, info
 
-    def free_step(self, problem: Problem, motion: Motion, state: Any, length: Array | None = None) -> tuple[Any, Info]:
+    def free_step(
+        self, problem: Problem, motion: Motion, state: DrivenState, length: F0 | None = None
+    ) -> tuple[DrivenState, Info]:
         """Makes one trial over a step h; invalid, with ``info.acts`` set, if an event may lie in it, or substeps are
         chosen by a tolerance."""
         info = Info.none(state.q, state.v, len(state.closed))._replace(acts=jnp.array(True))
@@ -220,8 +221,8 @@ class EventDriven(Scheme):
         return state._replace(n=state.n + 1, q=found.q, v=found.v, low=found.low), info
 
     def step(
-        self, problem: Problem, law: ContactLaw, motion: Motion, state: Any, length: Array | None = None
-    ) -> tuple[Any, Info]:
+        self, problem: Problem, law: ContactLaw, motion: Motion, state: DrivenState, length: F0 | None = None
+    ) -> tuple[DrivenState, Info]:
         """Makes one step, to n + 1 or, if given, over a time ``length`` in (0, h]."""
         whole = motion.h if length is None else length
         n, q = state.n, state.q
@@ -299,5 +300,5 @@ def _observing(scheme: type[EventDriven]) -> type[EventDriven]:
     """Returns the class of schemes that do what a ``scheme`` does, `EventDriven` or a class made of it, and have what
     is observed as fields."""
     static = lambda default: field(default=default, metadata={"static": True})
-    observed = [("impacts", int, static(0)), ("until", Any, static(None)), ("kinds", Any, static((IMPACT,)))]
+    observed = [("impacts", int, static(0)), ("until", object, static(None)), ("kinds", tuple, static((IMPACT,)))]
     return jax.tree_util.register_dataclass(make_dataclass(scheme.__name__, observed, bases=(scheme,), frozen=True))

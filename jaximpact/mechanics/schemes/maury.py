@@ -26,6 +26,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from ...jaxtools.array_types import F0, F_d, F_m
 from ...switches.switches import Kinks
 from ..contact.laws import ContactLaw, Reaction
 from ..contacts import Contacts
@@ -41,7 +42,7 @@ from .rubbing import impulse_status, modes_at_start, momentum_of, no_friction, r
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Maury(Scheme):
+class Maury(Scheme[State]):
     """Velocity-level scheme for e = 0, also with friction; every position is admissible where
     the constraints are convex in q.
 
@@ -110,7 +111,7 @@ class Maury(Scheme):
 
     @staticmethod
     def whole_impacts(
-        law: ContactLaw, contacts: Contacts, free: Array, state: State, chord: Reaction, velocities: Array
+        law: ContactLaw, contacts: Contacts, free: F_d, state: State, chord: Reaction, velocities: F_m
     ) -> Reaction:
         """Returns the reaction, with friction, in which contacts that begin an impact in this step (``chord`` acts,
         ``state`` did not) stop whole: their gap velocity becomes zero, where ``chord`` closes only what is left of the
@@ -134,7 +135,7 @@ class Maury(Scheme):
 
 
 def ahead_of_kinks(
-    problem: Problem, metric: Metric, t: Array, q: Array, shift: Array, contacts: Contacts, args: object
+    problem: Problem, metric: Metric, t: F0, q: F_d, shift: F_d, contacts: Contacts, args: object
 ) -> Contacts:
     """Returns the ``contacts`` at (t, q), but gaps with a concave kink ahead are linearised on the side beyond it.
 

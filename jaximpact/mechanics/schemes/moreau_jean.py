@@ -28,6 +28,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import ArrayLike
 
+from ...jaxtools.array_types import B0, F0, I0, B_m, F_d, F_m, I_s
 from ...jaxtools.derivative_rules import graft
 from ...jaxtools.jaxpr_tools import depends_on
 from ...switches.switches import gap_switches
@@ -57,7 +58,7 @@ CURVED = 0.1  # fraction of the radius of curvature by which a body may sink int
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class MoreauJean(Scheme):
+class MoreauJean(Scheme[State]):
     """Velocity-level event-capturing scheme with one restitution coefficient for each contact; order 1.
 
     Attributes:
@@ -128,7 +129,7 @@ class MoreauJean(Scheme):
             active |= state.lasting
         old_force = problem.generalised_force(t, q, v, args)
 
-        def momentum_defect(w: Array) -> Array:
+        def momentum_defect(w: F_d) -> F_d:
             force = problem.generalised_force(t_new, q + h * (theta * w + (1 - theta) * v), w, args)
             return metric.times(w - v) - h * (theta * force + (1 - theta) * old_force)
 
@@ -182,7 +183,7 @@ class MoreauJean(Scheme):
             status |= as_status(deep, Status.GAP_UNRESOLVED)
         if theta > 0 and iterations > 1:
 
-            def remaining() -> Array:
+            def remaining() -> F_d:
                 return operator.solve(momentum_defect(w) - momentum_of(contacts, found))
 
             iterates = earlier, last, w
@@ -195,7 +196,7 @@ class MoreauJean(Scheme):
 
     @staticmethod
     def impact(
-        impact_law: ImpactLaw, law: ContactLaw, contacts: Contacts, start: tuple, end: tuple, e: Array, active: Array
+        impact_law: ImpactLaw, law: ContactLaw, contacts: Contacts, start: tuple, end: tuple, e: Array, active: B_m
     ) -> Reaction:
         """Returns the reaction of the ``active`` contacts (m,) in a step.
 
@@ -213,7 +214,7 @@ class MoreauJean(Scheme):
         second = law.velocity(contacts.sliding(later), contacts.gap_velocity(later) + back, active, push)
         return first.then(second)
 
-    def known_impulse(self, problem: Problem, motion: Motion, state: State, old_force: Array) -> Array | None:
+    def known_impulse(self, problem: Problem, motion: Motion, state: State, old_force: F_d) -> F_d | None:
         """Returns the impulse (d,) of forces in a step if it does not depend on the new state, else None; ``old_force``
         (d,) is that at the start.
 
@@ -230,12 +231,12 @@ class MoreauJean(Scheme):
         # loop
         return (motion.h * self.theta) * later + (motion.h * (1 - self.theta)) * old_force
 
-    def iteration_start(self, problem: Problem, v: Array) -> tuple[Array, int]:
+    def iteration_start(self, problem: Problem, v: F_d) -> tuple[F_d, int]:
         """Returns the velocity (d,) from which Newton's method starts, and the number of its iterations."""
         return v, self.newton
 
     @staticmethod
-    def over_chord(problem: Problem, metric: Metric, at: At, h: Array) -> Metric:
+    def over_chord(problem: Problem, metric: Metric, at: At, h: F0) -> Metric:
         """Returns the metric with the mean of the joints' gradients over the chord from a place with its velocity, its
         end moved onto the joints."""
         return metric.over_chord(problem, metric.to_joints(problem, at, h), h)
@@ -247,9 +248,9 @@ class MoreauJean(Scheme):
         motion: Motion,
         state: State,
         iterates: tuple,
-        free: Array,
+        free: F_d,
         remaining: Callable,
-    ) -> Array:
+    ) -> I0:
         """Returns 0 if Newton's iteration has converged, else the bit that says why not; ``iterates``:
         its last three velocities (d,).
 
@@ -273,7 +274,7 @@ class MoreauJean(Scheme):
         failed = lax.cond(failed, left, lambda: jnp.zeros((), bool))
         t, point = motion.time(state.n + 1), lambda w: (state.q + h * (theta * w + (1 - theta) * v), w)
 
-        def jumps() -> Array:
+        def jumps() -> B0:
             # where the force jumps there may be no solution: iterates on either side then differ by up to the jump
             jump = Jump.along(problem, metric, motion, t, point, earlier, last)
             norm = lambda x: metric_norm(x, metric.times(x))
@@ -290,8 +291,8 @@ class MoreauJean(Scheme):
 
     @staticmethod
     def lasting(
-        problem: Problem, law: ContactLaw, contacts: Contacts, t: Array, state: State, acts: Array, args: object
-    ) -> Array | None:
+        problem: Problem, law: ContactLaw, contacts: Contacts, t: F0, state: State, acts: B_m, args: object
+    ) -> B_m | None:
         """Returns the contacts (m,) that the next step treats as active whatever their gaps; None where gaps decide.
 
         They are, first, the contacts that acted in this step, ``acts`` (m,): a gradient that turns, or rounding, may
@@ -307,7 +308,7 @@ class MoreauJean(Scheme):
         if state.joints is None:
             return acts
 
-        def with_sides() -> Array:
+        def with_sides() -> B_m:
             joined, drifted = contacts.joined(state.q)
             both = before[:, None] & before[None, :]
             return acts | jnp.any((joined & (acts | before)[None, :]) | (drifted & both), axis=1)
@@ -315,7 +316,7 @@ class MoreauJean(Scheme):
         return lax.cond(state.joints, with_sides, lambda: acts)
 
     @staticmethod
-    def past_facing(contacts: Contacts, motion: Motion, state: State, rate: Array, acts: Array, kick: Array) -> Array:
+    def past_facing(contacts: Contacts, motion: Motion, state: State, rate: F_m, acts: B_m, kick: F_d) -> B0:
         """Tests whether a body is past an opposing contact at the start of a step, so that the motion is wrong, ().
 
         ``rate`` (m,): gap velocities there; ``acts`` (m,): contacts with an impulse; ``kick`` (d,): change of velocity
@@ -328,7 +329,7 @@ class MoreauJean(Scheme):
         depth, speed = -contacts.gap / norm, -rate / norm
         strikes = acts & (e * speed > 0)
 
-        def past(rows: Array | None) -> Array:
+        def past(rows: I_s | None) -> B0:
             # motion into a wedge: since the start a body may have come from where the clearance was its path times the
             # sine of the angle
             some = contacts.take(rows)
@@ -341,7 +342,7 @@ class MoreauJean(Scheme):
             explained = (past <= (h * part * own)[:, None]) & (past > 0) & (own > at_rest)[:, None]
             return jnp.any(facing & explained & (past > ROOM * farthest))
 
-        def look() -> Array:
+        def look() -> B0:
             # only contacts nearer to their surfaces than one that strikes is past its own
             deepest = jnp.max(jnp.where(strikes, depth, -jnp.inf))
             return look_at_those_that_matter(strikes | (depth > -deepest), contacts.gap, BESIDE, past)
@@ -353,11 +354,11 @@ class MoreauJean(Scheme):
         metric: Metric,
         contacts: Contacts,
         motion: Motion,
-        presses: Array,
-        speeds: tuple[Array, ...],
-        kick: Array,
+        presses: B_m,
+        speeds: tuple[F_d, ...],
+        kick: F_d,
         bend: Callable[[], Array],
-    ) -> Array:
+    ) -> B0:
         """Tests whether a body is deep in a curved surface along which it moves, so that the motion is wrong, ().
 
         ``presses`` (m,): lasting contacts with an impulse; ``speeds``: velocities (d,) in the step, of which the
@@ -374,12 +375,12 @@ class MoreauJean(Scheme):
         return lax.cond(jnp.any(sunk), sinks, lambda: jnp.zeros((), bool))
 
     @staticmethod
-    def bend(problem: Problem, metric: Metric, contacts: Contacts, at: At) -> Array:
+    def bend(problem: Problem, metric: Metric, contacts: Contacts, at: At) -> F_m:
         """Returns the accelerations (m,) with which gaps open as their gradients, and the joints,
         turn along the motion with constant velocity ``at`` a place."""
         t, q, v, args = at
 
-        def rates(t: Array, q: Array) -> Array:
+        def rates(t: F0, q: F_d) -> F_m:
             return jax.jvp(lambda q: problem.gaps(t, q, args), (q,), (v,))[1]
 
         turning = jax.jvp(rates, (t, q), (jnp.ones_like(t), v))[1]
@@ -387,7 +388,7 @@ class MoreauJean(Scheme):
             return turning
         return turning - contacts.velocity(metric.restore(joint_turning(problem, *at)))
 
-    def linearise_defect(self, problem: Problem, metric: Metric, defect: Callable, w: Array) -> tuple[Metric, Array]:
+    def linearise_defect(self, problem: Problem, metric: Metric, defect: Callable, w: F_d) -> tuple[Metric, F_d]:
         """Returns the `Metric` that solves with the Jacobian of ``defect`` at w, and w (d,),
         from which the Newton iteration goes on.
 
@@ -400,18 +401,18 @@ class MoreauJean(Scheme):
         return Metric.from_iteration_matrix(jax.jacfwd(defect)(w), metric.joints), w
 
 
-def has_known_force(problem: Problem, t: Array, q: Array, v: Array, args: object) -> bool:
+def has_known_force(problem: Problem, t: F0, q: F_d, v: F_d, args: object) -> bool:
     """Tests whether the generalised force is known ahead of the motion: whether its jaxpr uses neither q nor v."""
     return not depends_on(problem.generalised_force, (t, q, v, args), (1, 2))
 
 
-def needs_no_memory(problem: Problem, t: Array, q: Array, args: object) -> bool:
+def needs_no_memory(problem: Problem, t: F0, q: F_d, args: object) -> bool:
     """Tests whether gaps are enough to tell which contacts are active: no gradient depends on t or q, and there are
     neither joints nor friction."""
     return problem.gaps.is_steady(t, q, args) and not (problem.jointed or problem.rubs)
 
 
-def delay(e: ArrayLike) -> tuple[Array, Array]:
+def delay(e: ArrayLike) -> tuple[F0, F0]:
     """Returns by how many steps the scheme may be (ahead, behind) after an impact, see `Traits.delay`.
 
     In the step of an impact the body goes too far by up to (1 + e) h times its velocity before the impact, on average
@@ -435,22 +436,22 @@ class Converged(MoreauJean):
     has computed before and which `beside` sets. That halves the compiled program.
     """
 
-    found: Any = None
+    found: F_d | None = None
 
-    def beside(self, velocity: Array) -> Converged:
+    def beside(self, velocity: F_d) -> Converged:
         return replace(self, found=velocity)
 
-    def iteration_start(self, problem: Problem, v: Array) -> tuple[Array, int]:
+    def iteration_start(self, problem: Problem, v: F_d) -> tuple[F_d, int]:
         if self.found is None or not problem.jointed:
             return super().iteration_start(problem, v)
         # the derivative of the chord's end is that with the old velocity, up to O(h), and keeps the joints
         return graft(lax.stop_gradient(self.found), v), 1
 
     @staticmethod
-    def over_chord(problem: Problem, metric: Metric, at: At, h: Array) -> Metric:
+    def over_chord(problem: Problem, metric: Metric, at: At, h: F0) -> Metric:
         return metric.over_chord(problem, lax.stop_gradient(metric).to_joints(problem, at, h), h)
 
-    def linearise_defect(self, problem: Problem, metric: Metric, defect: Callable, w: Array) -> tuple[Metric, Array]:
+    def linearise_defect(self, problem: Problem, metric: Metric, defect: Callable, w: F_d) -> tuple[Metric, F_d]:
         if problem.gaps.local:
             return metric, w
         w = lax.stop_gradient(w)

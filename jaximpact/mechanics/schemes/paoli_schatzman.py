@@ -29,6 +29,7 @@ from jax.typing import ArrayLike
 
 from ...jaxtools import linalg
 from ...jaxtools.argument_checks import is_traced
+from ...jaxtools.array_types import B0, F0, I0, B_m, F_d
 from ...jaxtools.derivative_rules import implicit_root
 from ..contact.laws import ContactLaw, Open, Reaction, Target
 from ..joint_projection import land_chord, shake
@@ -51,7 +52,7 @@ CHOICES = {
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class PaoliSchatzman(Scheme):
+class PaoliSchatzman(Scheme[State]):
     """Position-level scheme with restitution e in [0, 1], one coefficient for all contacts; order 1.
 
     The constraint is taken at tau_n = t_n + h (1 - e)/(1 + e): t_{n+1} for e = 0, exact reflection in the frame of a
@@ -129,7 +130,7 @@ class PaoliSchatzman(Scheme):
             info = info._replace(status=as_status(lost, Status.START_VELOCITY_PROJECTED))
         return State.start(motion), info
 
-    def _strikes_at_once(self, problem: Problem, motion: Motion) -> Array:
+    def _strikes_at_once(self, problem: Problem, motion: Motion) -> B_m:
         """Finds the contacts (m,) that v0 closes within the first step, which has no restitution; forces alone cost an
         error of first order only."""
         at, h = lax.stop_gradient((motion.start, motion.h))
@@ -153,7 +154,7 @@ class PaoliSchatzman(Scheme):
         return new, info._replace(acts=info.acts | (state.n == 0))
 
     def _make_step(
-        self, problem: Problem, law: ContactLaw, motion: Motion, state: State, first: Array | None
+        self, problem: Problem, law: ContactLaw, motion: Motion, state: State, first: B0 | None
     ) -> tuple[State, Info]:
         """Makes a step; ``first`` (): whether it is the first one, None if it cannot be."""
         h, e, args = motion.h, motion.e, motion.args
@@ -165,14 +166,14 @@ class PaoliSchatzman(Scheme):
         at = At(t, q, v, args)
         start = None if first is None else self._start(problem, metric, at, h)
 
-        def choose(x: Any, y: Array) -> Array:
+        def choose(x: Any, y: Any) -> Array:
             return y if first is None else jnp.where(first, x, y)
 
         keep, part = choose(1, 1 - e), choose(1, 1 / (1 + e))
         scale = h * part
         time = t + scale * keep
 
-        def advance(kick: Array) -> tuple[Array, Target, Reaction, Callable]:
+        def advance(kick: F_d) -> tuple[F_d, Target, Reaction, Callable]:
             free, held = shake(problem, operator, t_new, q, h, v + kick, args)
             # with joints keep is 1, and scale is h
             increment = free if operator.joints.size else keep * v + kick
@@ -187,7 +188,7 @@ class PaoliSchatzman(Scheme):
 
             return u, target, found, whole
 
-        def kick(force: Array) -> Array:
+        def kick(force: F_d) -> F_d:
             return choose(start, h * force)
 
         status = jnp.zeros((), jnp.int32)
@@ -202,7 +203,7 @@ class PaoliSchatzman(Scheme):
         z = new.q if operator.joints.size else info.z
         return new, info._replace(z=z, chord=new.v, status=info.status | status | bits, joints=joints)
 
-    def _start(self, problem: Problem, metric: Metric, at: At, h: Array) -> Array:
+    def _start(self, problem: Problem, metric: Metric, at: At, h: F0) -> F_d:
         """Returns the velocity increment (d,) of the first step, by the option ``start``."""
         if isinstance(problem.force, Pushed):
             # the whole impulse of noise: of what is left out here positions would be wrong by the root of h
@@ -216,17 +217,17 @@ class PaoliSchatzman(Scheme):
             return 0.5 * h * metric.solve(problem.generalised_force(*at))
         return h * self._force(problem, metric, at, h)
 
-    def _force(self, problem: Problem, metric: Metric, at: At, h: Array) -> Array:
+    def _force(self, problem: Problem, metric: Metric, at: At, h: F0) -> F_d:
         if self.force == "mean":
             return mean_acceleration(problem, metric, at, h, self.nodes)
         return metric.solve(problem.generalised_force(*at))
 
-    def _target(self, time: Array, base: Array, increment: Array, scale: Array) -> Target:
+    def _target(self, time: F0, base: F_d, increment: F_d, scale: F0) -> Target:
         return Target(time, base, increment, scale, "geodesic" if self.metric == "geodesic" else self.normal)
 
     def _centred_velocity(
         self, problem: Problem, metric: Metric, motion: Motion, state: State, advance: Callable
-    ) -> tuple[Array, Array]:
+    ) -> tuple[F_d, I0]:
         """Solves for the centred velocity (V^n + V^{n-1})/2 (d,), a fixed point with contraction rate O(h);
         also returns its status.
 
@@ -234,33 +235,33 @@ class PaoliSchatzman(Scheme):
         """
         t, q, v, args = motion.time(state.n), state.q, state.v, motion.args
 
-        def update(centred: Array) -> Array:
+        def update(centred: F_d) -> F_d:
             return 0.5 * (v + advance(metric.solve(problem.generalised_force(t, q, centred, args))))
 
-        def solve(_: object, guess: Array) -> tuple[Array, Array]:
+        def solve(_: object, guess: F_d) -> tuple[F_d, F0]:
             def body(carry: tuple) -> tuple:
                 k, x, _ = carry
                 new = update(x)
                 return k + 1, new, jnp.max(jnp.abs(new - x))
 
-            def continues(carry: tuple) -> Array:
+            def continues(carry: tuple) -> B0:
                 k, x, change = carry
                 return (k < self.fixed_point_count) & (change > tolerance(x))
 
-            def tolerance(x: Array) -> Array:
+            def tolerance(x: F_d) -> F0:
                 eps = jnp.finfo(x.dtype).eps
                 return jnp.maximum(self.fixed_point_tolerance, 16 * eps) * jnp.max(jnp.abs(x) + jnp.abs(v))
 
             _, x, change = lax.while_loop(continues, body, body((jnp.zeros((), jnp.int32), guess, None)))
             return x, (~(change <= tolerance(x))).astype(x.dtype)
 
-        def tangent_solve(linear: Callable, y: Array) -> Array:
+        def tangent_solve(linear: Callable, y: F_d) -> F_d:
             return linalg.solve(jax.jacfwd(linear)(jnp.zeros_like(y)), y)
 
         root, failed = implicit_root(lambda x: x - update(x), v, solve, tangent_solve)
         failed = lax.stop_gradient(failed) > 0
 
-        def jumps() -> Array:
+        def jumps() -> B0:
             # where the force jumps there may be no fixed point: iterates then differ by up to the jump
             here, there = lax.stop_gradient((root, update(root)))
             jump = Jump.along(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax import Array, lax
 
+from ...jaxtools.array_types import B0, F0, I0, B_m, F_d, F_m
 from ..contact.friction.cones import STICK, ConeProblem, length
 from ..contact.friction.static_friction import modes_at
 from ..contact.laws import Reaction
@@ -24,7 +25,7 @@ def no_friction(problem: Problem, motion: Motion) -> FrictionInfo:
     return FrictionInfo.none(m, k, motion.q0.dtype)
 
 
-def modes_at_start(problem: Problem, metric: Metric, motion: Motion, closed: Array) -> FrictionInfo | None:
+def modes_at_start(problem: Problem, metric: Metric, motion: Motion, closed: B_m) -> FrictionInfo | None:
     """Returns the modes of the ``closed`` contacts (m,) at the start of a motion, as `State.friction`;
     None without static friction."""
     if problem.static_friction is None:
@@ -38,8 +39,8 @@ def modes_at_start(problem: Problem, metric: Metric, motion: Motion, closed: Arr
 
 
 def scale_status(
-    problem: Problem, metric: Metric, contacts: Contacts, t: Array, state: State, found: Reaction, args: object
-) -> Array:
+    problem: Problem, metric: Metric, contacts: Contacts, t: F0, state: State, found: Reaction, args: object
+) -> I0:
     """Returns `distance_status` of the contacts that last in a step from ``state`` at t; nothing where gradients never
     change, which the start looks at."""
     if not problem.gaps.curves(t, state.q, args):
@@ -49,8 +50,8 @@ def scale_status(
 
 
 def scale_at_start(
-    problem: Problem, metric: Metric, contacts: Contacts, closed: Array, t: Array, q: Array, args: object
-) -> Array:
+    problem: Problem, metric: Metric, contacts: Contacts, closed: B_m, t: F0, q: F_d, args: object
+) -> I0:
     """Returns `distance_status` of the ``closed`` contacts (m,) at a start, or of all where gradients never change,
     ()."""
     if not problem.rubs or not contacts.dense:
@@ -68,13 +69,13 @@ def rubbing(problem: Problem, metric: Metric, contacts: Contacts, at: At, state:
     return contacts.rubbing(slip)
 
 
-def momentum_of(contacts: Contacts, found: Reaction) -> Array:
+def momentum_of(contacts: Contacts, found: Reaction) -> F_d:
     """Returns the generalised impulse (d,) of the contacts in a step, G' L and with friction T' r."""
     normal = contacts.push(found.impulse)
     return normal + contacts.slip.push(found.friction.impulse) if contacts.slip.k else normal
 
 
-def status_of_rest(problem: Problem, t: Array, q: Array, w: Array, free: Array, found: Reaction, args: object) -> Array:
+def status_of_rest(problem: Problem, t: F0, q: F_d, w: F_d, free: F_d, found: Reaction, args: object) -> I0:
     """Returns EVENTS_UNRESOLVED if the force jumps where static friction holds a contact, so that both hold together.
 
     (t, q, w): the state after the step; ``free`` (d,): the velocity there without impulses; ``found``:
@@ -86,9 +87,7 @@ def status_of_rest(problem: Problem, t: Array, q: Array, w: Array, free: Array, 
     return jnp.zeros((), jnp.int32) if jumps is None else as_status(jumps, Status.EVENTS_UNRESOLVED)
 
 
-def impulse_status(
-    contacts: Contacts, found: Reaction, before: Array, v: Array, free: Array, w: Array, e: Array
-) -> Array:
+def impulse_status(contacts: Contacts, found: Reaction, before: F_m, v: F_d, free: F_d, w: F_d, e: Array) -> I0:
     """Returns the status of a step's impulses with friction: `energy_status`, and with several contacts
     `percussion_status`; arguments as there."""
     status = energy_status(contacts, found, before, v, free, w, e)
@@ -97,9 +96,7 @@ def impulse_status(
     return status
 
 
-def energy_status(
-    contacts: Contacts, found: Reaction, before: Array, v: Array, free: Array, w: Array, e: Array
-) -> Array:
+def energy_status(contacts: Contacts, found: Reaction, before: F_m, v: F_d, free: F_d, w: F_d, e: Array) -> I0:
     """Returns ENERGY_GAINED if the impulses L of a step with restitution do positive work,
     the sum of L (u+ + u-)/2 over contacts.
 
@@ -117,7 +114,7 @@ def energy_status(
     return as_status((work > forced + noise) & jnp.any(e > 0), Status.ENERGY_GAINED)
 
 
-def percussion_status(contacts: Contacts, found: Reaction, before: Array, kick: Array, e: Array) -> Array:
+def percussion_status(contacts: Contacts, found: Reaction, before: F_m, kick: F_d, e: Array) -> I0:
     """Returns IMPULSES_COUPLED if percussions of one step at contacts with friction load each other: in sequence they
     would give other velocities.
 
@@ -134,7 +131,7 @@ def percussion_status(contacts: Contacts, found: Reaction, before: Array, kick: 
     struck = found.acts & (contacts.diagonal() * found.impulse > forced)
     strikes = struck & (before < -forced)
 
-    def coupled() -> Array:
+    def coupled() -> B0:
         others = struck[None, :] & (jnp.broadcast_to(e > 0, strikes.shape)[:, None] | strikes[None, :])
         return jnp.any(ConeProblem.of(contacts, before).oblique() & strikes[:, None] & others)
 

@@ -6,7 +6,7 @@ The loop carries a `TrialCarry`; its constant inputs are a `Step`.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +33,9 @@ from .tableau import TABLEAUS
 from .totals import StepTotals, add_joint_impulse, add_late_impulse
 from .trial import Base, Hold, Trial, attempt, frozen, grazes
 
+if TYPE_CHECKING:
+    from ..schemes.event_driven import DrivenState
+
 SHORT = 16  # roundings of time, below which no substep is taken
 ROUNDED = 4  # roundings of a position that a trial adds to the error
 APPROACH = 1e-3  # fraction of a trial's displacement over which the linearisation of a gap is checked
@@ -47,7 +50,7 @@ class TrialCarry(NamedTuple):
     totals: StepTotals
 
 
-def first_carry(step: Step, state: Any) -> TrialCarry:
+def first_carry(step: Step, state: DrivenState) -> TrialCarry:
     """Makes the first carry of the loop over trials from a `DrivenState`."""
     n, q, v, closed, latest, substep, low, record, stop, where, until, spread = state
     m, zero, none = closed.shape[0], jnp.zeros((), q.dtype), jnp.zeros((), jnp.int32)

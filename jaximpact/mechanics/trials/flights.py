@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +13,11 @@ from ..scheme import Step
 from .regimes import in_regime
 from .trial import Base, Trial, attempt, frozen, grazes, held, least_gaps
 
+if TYPE_CHECKING:
+    from ..schemes.event_driven import DrivenState
 
-def flight(step: Step, state: Any) -> tuple[Trial, Array]:
+
+def flight(step: Step, state: DrivenState) -> tuple[Trial, Array]:
     """Makes one trial over a whole step from a `DrivenState`; also tests whether a contact is closed or an
     event may lie in the step, ()."""
     scheme, _, _, motion, t, s, _ = step

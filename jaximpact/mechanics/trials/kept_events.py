@@ -79,7 +79,7 @@ def keep_events(
     base, trial_end, _ = ends
     end = began + (trial_end.elapsed - base.elapsed)
 
-    def values(*at: Any) -> Array:
+    def values(*at: Array) -> Array:
         force = hold(*at[:3], trial_end.closed, trial_end.slack, args)[1]
         if not turn.rubs:
             return force

@@ -245,7 +245,7 @@ class Pieces:
             force = self.continued(sides, force)
         if self.stated.stop > self.stated.start:
             left = None
-        rubs: dict[str, Any] = {"friction": of.friction, "static_friction": of.static_friction}
+        rubs: dict = {"friction": of.friction, "static_friction": of.static_friction}
         rubs["slip"] = None if of.between is not None else of.slip  # bodies state it
         joints = of.joints
         if "slip" in self.prescribes:
@@ -256,7 +256,7 @@ class Pieces:
         rubs |= {"joints": joints, "switches": left, "impact_law": of.impact_law, "noise": of.noise}
         return Problem(force, of.constraints, mass, of.restitution, **rubs)
 
-    def _contact_velocities(self, sides: Sides, *operands: Any) -> Any:
+    def _contact_velocities(self, sides: Sides, *operands: Any) -> Array | tuple[Array, Array]:
         found = self._function_on("slip", sides, *operands)
         whole = jax.eval_shape(self.problem.contact_velocity, *operands)[0] is not None
         return (found[:, 0], found[:, 1:]) if whole else found

@@ -11,7 +11,7 @@ response where that is shorter.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike
 
+from ...jaxtools.shapes import PyTree
 from ...jaxtools.tables import table
 from .tableau import Rows, Tableau, estimate
 
@@ -93,7 +94,7 @@ def error_of_changes(
     return jnp.max(estimate(jnp.stack([to_v, to_q], axis=1)))
 
 
-def generic_change(args: object, share: Array) -> Any:
+def generic_change(args: object, share: Array) -> PyTree:
     """Returns a tangent of args: ``share`` () times the magnitudes of their numbers, or times 1 where a number is 0."""
 
     def of(x: ArrayLike) -> Array | np.ndarray:

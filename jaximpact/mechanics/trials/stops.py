@@ -49,7 +49,7 @@ class Until:
     function: Any
     direction: int = 0
     number: int = 1
-    contact: Any = None
+    contact: int | str | None = None
 
     @classmethod
     def impact(cls, contact: int | str = 0, number: int = 1) -> Until:
@@ -157,7 +157,7 @@ class Until:
         return side != 0 if self.direction == 0 else side == -self.direction
 
 
-UntilLike = Until | Callable[..., Any] | None  # a function of a state, or an `Until`
+UntilLike = Until | Callable | None  # a function of a state, or an `Until`
 
 
 @dataclass(frozen=True)

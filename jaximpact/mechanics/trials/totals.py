@@ -36,7 +36,7 @@ class StepTotals(NamedTuple):
     joints: JointInfo
     error: Any = None
     until: Any = None
-    spread: Any = None
+    spread: Array | None = None
     near: Any = None
 
     def with_collision(

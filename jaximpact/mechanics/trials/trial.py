@@ -152,7 +152,7 @@ class LevelValues(NamedTuple):
         return found.reshape(len(found), -1)
 
 
-Hold = Callable[..., tuple[Array, Array, Array, Any]]  # `held` for one problem, of (t, q, v, closed, slack, args)
+Hold = Callable[..., tuple[Array, Array, Array, Array]]  # `held` for one problem, of (t, q, v, closed, slack, args)
 Watch = Callable[
     [Array, Array, Array, Array], tuple[Array, Array]
 ]  # values and rates of surfaces at (t, q, v, acceleration)

@@ -182,7 +182,7 @@ class ConeProblem(NamedTuple):
     def of(cls, contacts: Contacts, offset: F_m) -> ConeProblem:
         """Makes the problem of contacts that have tangential rows; ``offset`` (m,): gap velocities without impulses,
         restitution included."""
-        slip: Any = contacts.slip
+        slip = contacts.slip
         b = jnp.concatenate([offset[:, None], slip.velocity], axis=1)
         return cls(slip.rows(contacts.jacobian), slip.responses(contacts.response), b, slip.friction, slip.static)
 

@@ -9,7 +9,7 @@ does not depend on where within the step the motion stops.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -17,6 +17,9 @@ from jax import Array, lax
 from ....jaxtools.array_types import F0, B_m, F_d, F_m
 from ...friction import FrictionInfo, remembered
 from .cones import OPEN, SLIP, STICK, direction, length
+
+if TYPE_CHECKING:
+    from ...friction import Slip
 
 SHARP = 4  # times the residual of a contact problem: slip velocities up to which it tells no slip
 LITTLE = 1e-8  # of the largest velocity: no slip either, where no static friction depends on it
@@ -77,7 +80,7 @@ def slip_before(slip: Any) -> FrictionInfo:
     return slip.before._replace(direction=slip.along(slip.before.heading))
 
 
-def modes_at(slip: Any, v: F_d, closed: B_m, little: F_m) -> FrictionInfo:
+def modes_at(slip: Slip, v: F_d, closed: B_m, little: F_m) -> FrictionInfo:
     """Returns the modes of contacts at velocity v (d,), without derivatives,
     given the mask ``closed`` (m,) of those that are not open.
 
