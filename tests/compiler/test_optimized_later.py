@@ -6,6 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jaximpact as ji
+from jaximpact import catalogue
 from jaximpact.compiler import disk_cache as cache
 from jaximpact.compiler.llvm import code_generation, optimized_later
 from jaximpact.compiler.llvm import jit as native
@@ -66,6 +68,25 @@ def test_code_of_a_process_that_ended_too_soon_is_optimised_by_the_next(kept, mo
     assert compiled == 0 and optimized_later.wait_for_optimized(60) and program.is_final
     np.testing.assert_array_equal(first, again)
     assert [x.name for x in folder.iterdir()] == [file.name.removesuffix(native.QUICK_NAME)]
+
+
+def test_the_first_answer_of_a_long_program_is_that_of_later_ones(kept):
+    """Spheres in a row that touch one after the other: unoptimised code of instructions that had not been combined lost
+    a term of a normal there, and told that a gap was unresolved."""
+    entry = catalogue.get("growing-spheres")
+    case = entry.case("row")
+
+    def solve():
+        native._programs.clear()
+        return ji.solve(
+            entry.problem, case.q0, case.v0, t1=case.t1, steps=100, args=case.args, scheme=ji.PaoliSchatzman(), e=0.0
+        )
+
+    first = solve()
+    assert optimized_later.wait_for_optimized(60)
+    again = solve()
+    assert first.status == again.status == 0
+    np.testing.assert_array_equal(first.q, again.q)
 
 
 @pytest.mark.parametrize("why", ["switched off", "no Python"])

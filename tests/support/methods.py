@@ -18,7 +18,7 @@ class SchemeRow(NamedTuple):
     scheme: Scheme
     order: int | None = 1
     inelastic: bool = False
-    lag: int = 0
+    lag: float = 0
 
     def restitution(self, e: float) -> float:
         """e, or 0 for a scheme of inelastic impacts alone."""
@@ -36,7 +36,7 @@ SCHEMES = {
     "paoli-schatzman": SchemeRow(ji.PaoliSchatzman(), lag=1),
     "paoli-schatzman-explicit": SchemeRow(ji.PaoliSchatzman(normal="explicit"), lag=1),
     "maury": SchemeRow(ji.Maury(), inelastic=True),
-    "maury-half-kick": SchemeRow(ji.Maury(half_kick=True), inelastic=True),
+    "maury-half-kick": SchemeRow(ji.Maury(half_kick=True), inelastic=True, lag=0.5),
     "moreau-jean": SchemeRow(ji.MoreauJean()),
     "event-corrected": SchemeRow(ji.EventCorrected(), order=2),
     "event-driven": SchemeRow(ji.EventDriven(), order=None),

@@ -42,9 +42,9 @@ class Target:
             return machine.emit_object(module)
         # The writer has made vectors and eliminated common subexpressions: the other passes of O2 take ten times as
         # long, and found nothing more.
+        # Both levels, so that code is generated of the same instructions: of others LLVM 22 made a wrong program.
         passes = binding.create_new_module_pass_manager()
-        if level == FULL:
-            passes.add_instruction_combine_pass()
+        passes.add_instruction_combine_pass()
         passes.add_simplify_cfg_pass()
         passes.add_aggressive_dce_pass()
         passes.run(module, builder)
