@@ -213,7 +213,8 @@ ENTRIES: tuple[Entry, ...] = (
                 (0.0, -3.0),
                 5.0,
                 [(_LEFT_SLOPE,), (_RIGHT_SLOPE, _LEFT_SLOPE)],
-                dict.fromkeys(_INELASTIC, _EXACT),
+                # Maury looks past edges, and takes the end of the slope, which is smooth, for one
+                dict.fromkeys(_INELASTIC, _EXACT) | {"maury": Orders(1.0, 1.0, 1.0)},
                 "slope at 3/4, corner at 11/8, up the other slope, tangential take-off at 83/24",
             ),
             "b": _valley(
