@@ -31,7 +31,7 @@ sys.platform = "win32"
 """  # noqa: E501
 MACOS = """
 import os, sys
-import jax, jaximpact, llvmlite.binding  # the library's modules know this system
+import jax, jaximpact, llvmlite.binding, urllib.request  # these modules know this system
 jax.config.update("jax_enable_x64", True)
 del os.sched_getaffinity
 sys.platform = "darwin"
