@@ -71,8 +71,8 @@ def test_code_of_a_process_that_ended_too_soon_is_optimised_by_the_next(kept, mo
 
 
 def test_the_first_answer_of_a_long_program_is_that_of_later_ones(kept):
-    """Spheres in a row that touch one after the other: unoptimised code of instructions that had not been combined lost
-    a term of a normal there, and told that a gap was unresolved."""
+    """Spheres in a row that touch one after the other: unoptimised code lost terms of a sum there, and told that a gap
+    was unresolved (`packs.fold_pack`)."""
     entry = catalogue.get("growing-spheres")
     case = entry.case("row")
 

@@ -42,7 +42,7 @@ class Target:
             return machine.emit_object(module)
         # The writer has made vectors and eliminated common subexpressions: the other passes of O2 take ten times as
         # long, and found nothing more.
-        # Both levels, so that code is generated of the same instructions: of others LLVM 22 made a wrong program.
+        # both levels, so that code is generated of the same instructions
         passes = binding.create_new_module_pass_manager()
         passes.add_instruction_combine_pass()
         passes.add_simplify_cfg_pass()

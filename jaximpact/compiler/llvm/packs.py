@@ -209,10 +209,14 @@ def reduce_entries(
 
 def fold_pack(w: Writer, combine: Callable[[LaneValue, LaneValue], LaneValue], x: LaneValue) -> LaneValue:
     """Emits the reduction of the entries of a pack to a scalar; ``combine`` is applied to its halves,
-    again and again."""
+    again and again.
+
+    Other entries than those of the lower half may be anything: of rotations, which leave the result in all of them,
+    LLVM 22 added the first entry to itself in place of the second in the last turn.
+    """
     step = w.width // 2
     while step:
-        x = combine(x, shuffle(w, x, x, [(i + step) % w.width for i in range(w.width)]))
+        x = combine(x, shuffle(w, x, x, [i + step if i < step else -1 for i in range(w.width)]))
         step //= 2
     return w.extract_lane(x, 0)
 
