@@ -19,6 +19,7 @@ from .trial import Base, Hold, frozen
 NEARLY = 1 - 1e-5
 # part of a substep below which rounding would make a jerk
 SHORT = 0.01
+STEEPEST = 8  # accelerations at its ends by which that of a smooth motion changes in a trial
 
 Ends = tuple[Base, Base]  # of a trial: where it begins, and where it ends
 
@@ -99,7 +100,9 @@ def _move(
 
 def _last_jerk(base: Base, end: Base, length: Array, substep: Array) -> Array:
     """Returns the jerk (d,) at the end of a trial, of the cubic polynomial of velocity; zero in a trial too short for
-    one. It is not exact, and makes up for the end's distance from the event."""
+    one, or where a reset at its end has changed the velocity. It is not exact, and makes up for the end's distance from
+    the event."""
     s = jnp.maximum(length, SHORT * substep)
-    jerk = (6 * (base.v - end.v) / s + 2 * base.a + 4 * end.a) / s
-    return jnp.where(length < s, 0, jerk)
+    change = 6 * (base.v - end.v) / s + 2 * base.a + 4 * end.a  # of acceleration in the trial
+    smooth = jnp.max(jnp.abs(change)) <= STEEPEST * (jnp.max(jnp.abs(base.a)) + jnp.max(jnp.abs(end.a)))
+    return jnp.where((length >= s) & smooth, change / s, 0)
