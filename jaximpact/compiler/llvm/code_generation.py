@@ -41,8 +41,7 @@ class Target:
             builder.getModulePassManager().run(module, builder)
             return machine.emit_object(module)
         # The writer has made vectors and eliminated common subexpressions: the other passes of O2 take ten times as
-        # long, and found nothing more.
-        # both levels, so that code is generated of the same instructions
+        # long, and found nothing more. Both levels have these, so that code is generated of the same instructions.
         passes = binding.create_new_module_pass_manager()
         passes.add_instruction_combine_pass()
         passes.add_simplify_cfg_pass()

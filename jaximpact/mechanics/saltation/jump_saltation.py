@@ -42,7 +42,7 @@ MISS = (
 )  # times this time squared and the second derivative of a level: a minimum of the level above that is no near miss
 
 
-Ends = tuple[Any, Any]  # states of a scheme, at the start of a step and at its end
+StepEnds = tuple[Any, Any]  # states of a scheme, at the start of a step and at its end
 
 
 class Passage(NamedTuple):
@@ -94,7 +94,9 @@ def reach_of(motion: Motion, state: Any) -> Array:
     return reach + jnp.max(state.times.early) + jnp.max(state.times.late) if isinstance(state, Tracked) else reach
 
 
-def passage(pieces: Pieces, force: Switches, scheme: Scheme, motion: Motion, step: Ends, found: Crossing) -> Passage:
+def passage(
+    pieces: Pieces, force: Switches, scheme: Scheme, motion: Motion, step: StepEnds, found: Crossing
+) -> Passage:
     """Makes the `Passage` of a jump that was ``found`` in a ``step`` between two states; it has ``passed`` if all
     conditions of the module hold.
 
@@ -139,7 +141,7 @@ def passage(pieces: Pieces, force: Switches, scheme: Scheme, motion: Motion, ste
     return Passage(passed, share, sides, chosen, kick)
 
 
-def _free(pieces: Pieces, scheme: Scheme, motion: Motion, step: Ends, chosen: Array) -> Array:
+def _free(pieces: Pieces, scheme: Scheme, motion: Motion, step: StepEnds, chosen: Array) -> Array:
     """Tests whether no contact acts in a step or near it, (). ``chosen`` (k,): the level that is crossed.
 
     False for a level that depends on the velocity if there are contacts at all,
@@ -152,7 +154,7 @@ def _free(pieces: Pieces, scheme: Scheme, motion: Motion, step: Ends, chosen: Ar
     return free & (status_at_end(pieces.problem, scheme, motion, after.n, after) == 0)
 
 
-def may_miss_jump(pieces: Pieces, motion: Motion, step: Ends, struck: Array, clock: bool) -> Array:
+def may_miss_jump(pieces: Pieces, motion: Motion, step: StepEnds, struck: Array, clock: bool) -> Array:
     """Tests whether the exact motion may cross a jump of the force that the scheme does not cross in a
     ``step`` between two states, ().
 
@@ -187,7 +189,7 @@ def may_miss_jump(pieces: Pieces, motion: Motion, step: Ends, struck: Array, clo
     return jumps_beyond(pieces, sides, near & (pieces.open | clock), here, args)
 
 
-def add_passage(pieces: Pieces, motion: Motion, step: Ends, passage: Passage) -> Any:
+def add_passage(pieces: Pieces, motion: Motion, step: StepEnds, passage: Passage) -> Any:
     """Returns the state at the end of a ``step`` between two states, unchanged in value, with the derivative of a
     ``passage`` in the step added."""
     before, after = step

@@ -35,7 +35,7 @@ from ..stability import STABLE, metric_norm
 from ..status import Status, as_status
 from ..trials.borders import ROUNDING, levels_and_terms, settle_sides
 from ..trials.pieces import Pieces
-from .jump_saltation import Ends, Passage, add_passage, known_surfaces, may_miss_jump, no_passage, passage
+from .jump_saltation import Passage, StepEnds, add_passage, known_surfaces, may_miss_jump, no_passage, passage
 from .tracked import FREE, IMPACT, REBOUND
 
 BEHIND = 1e-6  # of the first step: how far behind a border on which a motion begins its path is looked at
@@ -47,7 +47,7 @@ def across_jumps(
     problem: Problem,
     scheme: Scheme,
     motion: Motion,
-    step: Ends,
+    step: StepEnds,
     impulses: tuple[Array, Array],
     reported: Array,
     again: bool,
@@ -108,7 +108,7 @@ def _jump_or_passage(
     force: Switches,
     scheme: Scheme,
     motion: Motion,
-    step: Ends,
+    step: StepEnds,
     ends: tuple[tuple, tuple],
     reported: Array,
 ) -> tuple[Array, Passage]:

@@ -17,7 +17,7 @@ from ..motion import By
 from ..status import Status, as_status
 from .pieces import Pieces, Where
 from .searches import CLOSE, SETTLED, STEPPING, SWITCH, TOGETHER, Search, Verdict, safeguarded_newton
-from .short_moves import Ends, move_to_zero
+from .short_moves import TrialEnds, move_to_zero
 from .trial import Base, Hold, LevelValues, Trial, cubic, first_root, frozen, held, least_gaps
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def seek_border(
 
 
 def meet_border(
-    pieces: Pieces, hold: Hold, switched: Array, t: Array, ends: Ends, substep: Array, args: object
+    pieces: Pieces, hold: Hold, switched: Array, t: Array, ends: TrialEnds, substep: Array, args: object
 ) -> tuple[Base, Array]:
     """Moves the end of a trial, which began at t and has these ``ends``, onto the border of the level that has
     ``switched`` (k,), by `short_moves.move_to_zero`; also returns status bits.

@@ -21,7 +21,7 @@ NEARLY = 1 - 1e-5
 SHORT = 0.01
 STEEPEST = 8  # accelerations at its ends by which that of a smooth motion changes in a trial
 
-Ends = tuple[Base, Base]  # of a trial: where it begins, and where it ends
+TrialEnds = tuple[Base, Base]  # where a trial begins, and where it ends
 
 
 class Parabola(NamedTuple):
@@ -38,7 +38,7 @@ class Parabola(NamedTuple):
 
 
 def at_impact(
-    problem: Problem, hold: Hold, t: Array, ends: Ends, impact: Array, substep: Array, args: object
+    problem: Problem, hold: Hold, t: Array, ends: TrialEnds, impact: Array, substep: Array, args: object
 ) -> tuple[Array, Array, Array]:
     """Returns the delay () at which the gap of the contact of an ``impact`` (m,) is zero after the end of a trial that
     began at t and has these ``ends``, and q, v (d,) at that time. The delay is zero where a contact is only just met.
@@ -48,7 +48,7 @@ def at_impact(
 
 
 def move_to_zero(
-    hold: Hold, value: Callable[..., Array], t: Array, ends: Ends, substep: Array, args: object
+    hold: Hold, value: Callable[..., Array], t: Array, ends: TrialEnds, substep: Array, args: object
 ) -> tuple[Base, Array]:
     """Moves the end of a trial, which began at t and has these ``ends``, along the motion to where a function
     ``value(t, q, v, args)`` is zero; also returns status bits: where the function jumps, the end is not moved, and they
@@ -64,7 +64,7 @@ def _move(
     value: Callable[..., Array],
     crosses: Callable[[Array], Array],
     t: Array,
-    ends: Ends,
+    ends: TrialEnds,
     substep: Array,
     args: object,
 ) -> tuple[tuple[Array, Array, Array], Array]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,9 +21,6 @@ from ..problem import Problem
 from ..rest import AtRest, Jammed
 from .searches import STEPPING, STOP, TOGETHER, Search, Verdict, safeguarded_newton
 from .trial import LevelValues, Trial, cubic, first_root, frozen, least_gaps
-
-if TYPE_CHECKING:
-    pass
 
 NEAR_START = 16  # roundings of time, within which of a surface a motion counts as starting on it
 
