@@ -213,8 +213,7 @@ ENTRIES: tuple[Entry, ...] = (
                 (0.0, -3.0),
                 5.0,
                 [(_LEFT_SLOPE,), (_RIGHT_SLOPE, _LEFT_SLOPE)],
-                # Maury looks past edges, and takes the end of the slope, which is smooth, for one
-                dict.fromkeys(_INELASTIC, _EXACT) | {"maury": Orders(1.0, 1.0, 1.0)},
+                dict.fromkeys(_INELASTIC, _EXACT),
                 "slope at 3/4, corner at 11/8, up the other slope, tangential take-off at 83/24",
             ),
             "b": _valley(

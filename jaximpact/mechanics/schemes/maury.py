@@ -141,14 +141,18 @@ def ahead_of_kinks(
 
     Ahead means within the displacement ``shift`` (d,). A gap min(f1, f2) is then linearised as the one of the two that
     closes; with the other the body would penetrate by a fraction of h times its speed,
-    and be thrown out at that speed in the next step.
+    and be thrown out at that speed in the next step. Of two sides that meet at an angle each is the lesser on its own;
+    where a slope ends smoothly, one is the lesser before and behind.
     """
-    kinks = Kinks.at(problem, t, q + shift, args)
+    end = q + shift
+    kinks = Kinks.at(problem, t, end, args)
     if kinks is None:
         return contacts
     gaps = lambda t, q: kinks.gaps.frozen(kinks.begins, t, q, args)
     rows, gap = jax.jacfwd(lambda x: (gaps(t, x),) * 2, has_aux=True)(q)
-    concave = gap > contacts.gap + 1e3 * jnp.finfo(q.dtype).eps * contacts.velocity_terms(q)
+    kept = kinks.gaps.frozen(kinks.gaps.sides(*lax.stop_gradient((t, q, args))), t, end, args)
+    rounding = 1e3 * jnp.finfo(q.dtype).eps * contacts.velocity_terms(q)
+    concave = (gap > contacts.gap + rounding) & (gaps(t, end) < kept)
     rate = jax.jvp(lambda s: gaps(s, q), (t,), (jnp.ones_like(t),))[1]
     drift = jnp.where(concave, rate, contacts.drift)
     rows = jnp.where(concave[:, None], rows, contacts.jacobian)
