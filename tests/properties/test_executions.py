@@ -245,7 +245,7 @@ def test_backwards_is_forwards(name, scheme):
     assert any(np.any(np.abs(x) > 0.1) for x in jax.tree.leaves(forward))
 
 
-@every(names=OWN)
+@every(default=[("static friction", "EventDriven")], names=OWN)
 def test_single_precision_stays_and_has_its_digits(name, scheme):
     """With its derivative: roundings of 200 steps, amplified by impacts."""
     low, high = (

@@ -69,8 +69,8 @@ def _move(
     args: object,
 ) -> tuple[tuple[Array, Array, Array], Array]:
     """Returns the delay () at which ``value(t, q, v)`` is zero after the end of a trial, with q, v (d,) then, and if it
-    is known: the small fraction of ``substep`` () that searches leave, with a rate at which the value ``crosses`` zero.
-    Else it is zero.
+    is known: a small fraction of ``substep`` (), which searches or roundings leave, with a rate at which the value
+    ``crosses`` zero. Else it is zero.
 
     A first move, of a constant time, is almost to the event; a second one, of almost no time, carries the derivatives:
     those of a parabola are those of the motion only where it begins. The acceleration in the middle of that move
@@ -78,10 +78,11 @@ def _move(
     """
     base, end = ends
     length = end.elapsed - base.elapsed
+    near = max(2 * CLOSE, jnp.finfo(t.dtype).eps ** 0.5) * substep
 
     def correction(motion: Parabola, s: Array) -> tuple[Array, Array]:
         found, rate = jax.jvp(lambda s: value(*motion.after(s)), (s,), (jnp.ones_like(s),))
-        known = frozen(crosses(rate) & (jnp.abs(found) <= 2 * CLOSE * substep * jnp.abs(rate)))
+        known = frozen(crosses(rate) & (jnp.abs(found) <= near * jnp.abs(rate)))
         return jnp.where(known, -found / jnp.where(known, rate, 1), 0), known
 
     jerk = frozen(_last_jerk(base, end, length, substep))
