@@ -79,7 +79,9 @@ def every_motion():
     for entry in catalogue.entries():
         for scheme in SCHEMES:
             if not (isinstance(scheme, ji.Maury) and entry.case().restitution):
-                yield pytest.param(entry.name, None, scheme, marks=pytest.mark.slow, id=f"{entry.name}-{type(scheme).__name__}")
+                yield pytest.param(
+                    entry.name, None, scheme, marks=pytest.mark.slow, id=f"{entry.name}-{type(scheme).__name__}"
+                )
     yield pytest.param("growing-spheres", "row", SCHEMES[0], id="spheres in a row")
 
 
