@@ -351,7 +351,7 @@ class Reference:
     """
 
     def __init__(self, coarse: Solution, fine: Solution, words: str) -> None:
-        self.motion, self.impulse, self.words = interpolant(fine), np.asarray(fine.impulse[-1]), words
+        self.motion, self.impulse, self.words = interpolant(fine), np.asarray(fine.impulse)[-1], words
         other, t = interpolant(coarse), np.asarray(fine.t, np.float64)
         width = np.diff(t)
         apart = [
@@ -359,7 +359,7 @@ class Reference:
         ]
         at_nodes = np.max(np.abs(self.motion(t)[0] - other(t)[0]))
         noise = np.finfo(fine.q.dtype).eps * float(np.max(np.abs(fine.q)))
-        total = np.max(np.abs(self.impulse - np.asarray(coarse.impulse[-1])), initial=0.0)
+        total = np.max(np.abs(self.impulse - np.asarray(coarse.impulse)[-1]), initial=0.0)
         self.floor = {
             "position": float(max(np.max(apart[0]), at_nodes, noise)),
             "velocity": float(max(np.sum(apart[1] * width[:, None]), noise)),

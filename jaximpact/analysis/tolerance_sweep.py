@@ -104,7 +104,7 @@ def errors_by_tolerance(
     else:
         least = max(tolerances[-1] / BELOW, FINEST * eps)
         fine, near = (solve(rtol, remarks=False) for rtol in (least, 10 * least))
-        q, v, impulse = (np.asarray(x, np.float64) for x in (fine.q, fine.v, fine.impulse[-1]))
+        q, v, impulse = (np.asarray(x, np.float64) for x in (fine.q, fine.v, np.asarray(fine.impulse)[-1]))
         words = f"{type(scheme).__name__} with rtol = {least:.0e}"
         floor = errors_at_rows(near, q, v, impulse)
     noise = {"position": eps * np.max(np.abs(q)), "velocity": eps * (t[-1] - t[0]) * np.max(np.abs(v))}

@@ -294,8 +294,8 @@ def _by_directions(
 
     Returns (Jacobians, (outputs, status)), each with a leading axis of the lanes of ``lanes``.
     """
-    flat, unravel = task.numbers(lanes.first)
-    many, count = len(flat), lanes.count
+    inputs, of_inputs = jax.tree.flatten(task.chosen(lanes.first))
+    many, count = task.count(lanes.first), lanes.count
     leaves, structure = jax.tree.flatten(lanes.motion)
     spread = [x if axis is None else np.repeat(x, many, axis=0) for x, axis in zip(leaves, lanes.axes, strict=True)]
     motion = jax.tree.unflatten(structure, spread)
@@ -303,14 +303,13 @@ def _by_directions(
     directions = Lanes.of(motion, lanes.marks._replace(args=(lanes.marks.args, 0)), count * many)
     call = batch_backend(Direction(task.wrt, task.output), program, directions, execution)
     found, others = in_chunks(program, directions, call, chunk and chunk * many, progress, lanes.first, on_device=True)
-    inputs, of_inputs = jax.tree.flatten(unravel(flat))
-    ends = np.cumsum([x.size for x in inputs])[:-1]
+    ends = np.cumsum([np.size(x) for x in inputs])[:-1]
 
     def jacobian(x: np.ndarray | Array) -> object:
         xp = array_module(x)
         columns = xp.moveaxis(x.reshape(count, many, *x.shape[1:]), 1, -1)
         parts = zip(xp.split(columns, ends, axis=-1), inputs, strict=True)
-        return jax.tree.unflatten(of_inputs, [part.reshape(*part.shape[:-1], *y.shape) for part, y in parts])
+        return jax.tree.unflatten(of_inputs, [part.reshape(*part.shape[:-1], *np.shape(y)) for part, y in parts])
 
     return jax.tree.map(jacobian, found), jax.tree.map(lambda x: x[::many], others)
 
@@ -357,16 +356,12 @@ class Varied:
         """The numbers of a motion by name; args without its leaves that are not real."""
         return motion._asdict() | {"args": jax.tree.map(lambda x: x if _is_real(x) else None, motion.args)}
 
-    def numbers(self, motion: Motion) -> tuple[Array, Callable]:
-        """The chosen numbers of a motion as one array, and the function from such an array
-        back to the numbers by name."""
-        return ravel_pytree(self._chosen(motion))
-
     def count(self, motion: Motion) -> int:
         """How many numbers of a motion are chosen."""
-        return sum(map(np.size, jax.tree.leaves(self._chosen(motion))))
+        return sum(map(np.size, jax.tree.leaves(self.chosen(motion))))
 
-    def _chosen(self, motion: Motion) -> Arguments:
+    def chosen(self, motion: Motion) -> Arguments:
+        """The chosen numbers of a motion, by name."""
         values = self.values(motion)
         return {name: values[name] for name in self.wrt}
 
