@@ -79,7 +79,10 @@ def _decide(
     place = frozen(place)
     moves = place.moving(substep)
     anew = change.struck | change.begins | ~closed
-    slips = jnp.where(anew, moves & ~change.rests, (where.mode == SLIP) & ~change.stopped)
+    # slip in space is over, too, where another contact's stop has taken it, or had only begun
+    least = jnp.where(jnp.any(change.stopped), jnp.abs(where.floor), where.floor)
+    goes_on = jnp.all(lengths(place.slip)[:, None] > least, axis=1) | where.limit
+    slips = jnp.where(anew, moves & ~change.rests, (where.mode == SLIP) & ~change.stopped & goes_on)
     way = jnp.where(anew[:, None] | (where.way == 0), heading(place.slip), where.way)
     slip_direction = jnp.where(slips[:, None], way, 0)
     tolerated = place.rounding() + slack
@@ -156,7 +159,8 @@ def _held_inside(
     place: Place, candidates: Array, where: Modes, change: Change, slip_direction: Array, tolerated: Array
 ) -> tuple[Modes, Array]:
     """Looks for forces inside all cones that hold the contacts at rest, where those that are followed reach the edge
-    of one, or where a motion begins or has an impact: if forces are not unique, what can be held rests.
+    of one, or where a motion begins, has an impact or comes to a stop: if forces are not unique, what can be held
+    rests.
 
     Returns the modes with the forces to go on from, and the contacts that do break away.
     """
@@ -173,7 +177,7 @@ def _held_inside(
         force, inside = inside_cones(at.cones, jnp.where(anew, force, where.force), mode, slip_direction)
         return jnp.where(inside, force, where.force), change.breaks & ~inside
 
-    anew = change.begins | change.struck
+    anew = change.begins | change.struck | jnp.any(change.stopped)
     several = (where.several & jnp.any(change.breaks)) | (anew & jnp.any(rests))
     force, breaks = lax.cond(several, look, lambda: (where.force, change.breaks))
     return where._replace(force=force), breaks

@@ -370,7 +370,9 @@ def ends_of_modes(
     def look() -> Array:
         watch = contacts.watch(*frozen((where, trial_end.closed, trial_end.slack, args)))
         level, rate = watch(*frozen((event.t, trial_end.q, event.v, trial_end.a)))
-        return switched | ((level <= where.roundoff) & (rate * substep < -where.roundoff))
+        # of slips in space, those too that would not go on to slide (`Modes.onwards`)
+        least = where.roundoff.at[:m].max(jnp.sum(where.floor, axis=1))
+        return switched | ((level <= least) & (rate * substep < -where.roundoff))
 
     ended = lax.cond(jnp.any(switched[: 3 * m]), look, lambda: jnp.zeros_like(switched))
     stopped, breaks = ended[:m], ended[m : 2 * m] | ended[2 * m : 3 * m]
