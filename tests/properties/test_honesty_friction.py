@@ -357,11 +357,6 @@ def with_seeds(systems, **more) -> dict:
     return data | {"e": data["e"][:, None]} | more
 
 
-def skip_what_it_takes_not(scheme: Any, kind: str) -> None:
-    if scheme is BY_TOLERANCE and "legs" in kind:
-        pytest.skip("EventDriven exhausts its trials where forces of feet in space are not unique")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", random_bodies.KINDS)
 @pytest.mark.parametrize("scaled", [False, True], ids=["distances", "scaled gaps"])
@@ -400,7 +395,6 @@ def test_what_reactions_can_hold_rests(kind, scaled, scheme, steps):
 @pytest.mark.parametrize("name", [*SCHEMES, "by tolerance"])
 def test_clean_is_right_of_dropped_bodies(name, scaled, kind):
     scheme = ALL[name]
-    skip_what_it_takes_not(scheme, kind)
     systems = covered(name, [random_bodies.drop(kind, seed) for seed in range(60)])
     counts = against_finer(random_bodies.problem(kind, scaled), systems, scheme, f"{name}, dropped, {kind}")
     # bodies with more contacts than they need have few clean motions; of those that need not be the only ones, most are
@@ -419,7 +413,6 @@ def test_clean_is_right_of_dropped_bodies(name, scaled, kind):
 @pytest.mark.parametrize("name", [*SCHEMES, "by tolerance"])
 def test_without_friction_the_law_of_friction_is_none(name, kind):
     """All coefficients exactly zero and all slips too: values and derivatives of the problem that knows no friction."""
-    skip_what_it_takes_not(ALL[name], kind)
     systems = [random_bodies.draw(kind, seed, reach=0.0) for seed in range(40)]
     for system in systems:
         system.args["mu"][:] = 0
@@ -452,7 +445,6 @@ def test_without_friction_the_law_of_friction_is_none(name, kind):
 def test_a_level_body_lands_and_slides(name, kind):
     """Dropped from a small height, flat: it loses mu times its speed of fall along the floor, then mu g, and stops,
     or at the wall."""
-    skip_what_it_takes_not(ALL[name], kind)
     gravity, count = 9.81, 40
     systems, right = [], []
     for seed in range(count):

@@ -226,7 +226,11 @@ class RubbingContacts:
 
     def slid(self, where: Modes) -> Array:
         """Returns the mask (3m + k,) of levels whose times are searched to full accuracy: of sticking contacts,
-        whose force does not jump."""
+        whose force does not jump. Forces that are not unique are known less accurately, and leave a cone early."""
+        return self.goes_on(where) & ~(where.several & (jnp.arange(self.count) < 3 * self.m))
+
+    def goes_on(self, where: Modes) -> Array:
+        """Returns the mask (3m + k,) of levels at whose zeros accelerations do not jump."""
         sticks = where.mode == STICK
         return jnp.concatenate([jnp.zeros_like(sticks), sticks, sticks, self.pieces.slid(where.piece)])
 
@@ -340,7 +344,7 @@ class RubbingContacts:
         near, m = jnp.abs(value) < off * jnp.abs(rate), 3 * self.m
         # in the plane a contact whose force only just stays within the cone goes on as it does, unless breaking away
         # makes the force jump
-        matters = ~self.slid(where) | (self.pieces.problem.static_friction is not None)
+        matters = ~self.goes_on(where) | (self.pieces.problem.static_friction is not None)
         ends = (touches | (near & (rate < 0))) & matters
         # whether the force jumps there is not looked at
         crosses = (touches | near)[m:] & self.pieces.open
