@@ -127,3 +127,16 @@ def drop(kind: str, seed: int) -> System:
     v0 = np.concatenate([0.3 * rng.standard_normal(n), 0.5 * rng.standard_normal(d - n)])
     e = rng.uniform(0.05, 0.6) * (rng.random() < 0.3)
     return system._replace(q0=turned, v0=v0, e=e)
+
+
+def slide(kind: str, seed: int) -> System:
+    """The stool on its feet, on a floor that leans by a little: it slides, spins and comes to rest, on all feet at one
+    instant."""
+    system = draw(kind, seed)
+    rng = np.random.default_rng([seed, KINDS.index(kind), 2])
+    m, lean = len(system.args["mu"]), rng.uniform(-0.08, 0.08, 2)
+    args = system.args | {
+        "load": np.tile([*(9.81 * lean), -9.81, 0, 0, 0], (2, 1)), "mu": rng.uniform(0.2, 0.4, m)
+    }  # fmt: skip
+    v0 = np.array([*(0.7 * rng.standard_normal(2)), 0, 0, 0, 4 * rng.standard_normal() * (rng.random() < 0.7)])
+    return system._replace(v0=v0, args=args)
