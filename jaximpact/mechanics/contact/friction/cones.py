@@ -12,6 +12,7 @@ a contact that slips would lift off.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -29,8 +30,10 @@ from ...friction import Slip
 
 OPEN, STICK, SLIP = 0, 1, 2  # modes of a contact
 # impulses inside cones of friction are sought by so many projections onto narrower cones, of half of the friction
-# first, whose distance from the whole halves each time that so many have found none
+# first, whose distance from the whole halves each time that so many have found none; then again, more at a time that go
+# so far beyond the cones
 PROJECTIONS, OF_ONE_WIDTH = 160, 10
+MORE, BEYOND = 2, 1.6
 WITHIN = 0.2  # of that distance is left to forces that are found
 JUST_INSIDE = 1 - 1e-6  # share of friction that forces inside the cones take at most
 
@@ -253,8 +256,8 @@ class ConeProblem(NamedTuple):
         """Of impulses that are not unique, looks for some (m, 1 + k) inside the cones of contacts that stick, near x;
         whether there are some, (). Without derivatives.
 
-        Alternating projections onto narrower cones and onto the impulses of contacts in these ``modes`` (m,), which
-        slip in the directions ``slip_direction`` (m, k).
+        Relaxed alternating projections onto narrower cones and onto the impulses of contacts in these ``modes`` (m,),
+        which slip in the directions ``slip_direction`` (m, k).
         """
         known, x, modes, slip_direction = lax.stop_gradient((self, x, modes, slip_direction))
         m, size = x.shape
@@ -274,10 +277,13 @@ class ConeProblem(NamedTuple):
 
         def body(carry: tuple) -> tuple:
             x, left, count = carry
-            x = held(jnp.where(sticks[:, None], project(x, (1 - left) * mu), x))
-            return x, jnp.where((count + 1) % OF_ONE_WIDTH == 0, left / 2, left), count + 1
+            again = count >= PROJECTIONS
+            inside = jnp.where(sticks[:, None], project(x, (1 - left) * mu), x.at[:, 0].max(0))
+            x, count = held(x + jnp.where(again, BEYOND, 1.0) * (inside - x)), count + 1
+            left = jnp.where(count % jnp.where(again, MORE * OF_ONE_WIDTH, OF_ONE_WIDTH) == 0, left / 2, left)
+            return (*jax.tree.map(partial(jnp.where, count == PROJECTIONS), start[:2], (x, left)), count)
 
-        goes_on = lambda carry: ~within(carry[0], 1 - WITHIN * carry[1]) & (carry[2] < PROJECTIONS)
+        goes_on = lambda carry: ~within(carry[0], 1 - WITHIN * carry[1]) & (carry[2] < 2 * PROJECTIONS)
         start = x * each, jnp.asarray(0.5, x.dtype), jnp.zeros((), jnp.int32)
         x, *_ = lax.while_loop(goes_on, body, start)
         x = held(x)  # to rounding
