@@ -334,7 +334,8 @@ def _settle_near_border(
     now = frozen((t, q, v, args))
     (level, rate), a = frozen(moving), frozen(before)
     near = level <= where.roundoff
-    crossed, steep = near & (rate < 0), len(pieces.steep) > 0
+    # a rate whose square is zero crosses nothing: the time of crossing would have no derivative
+    crossed, steep = near & (rate < -(jnp.finfo(q.dtype).tiny ** 0.5)), len(pieces.steep) > 0
     slides, hard, edge = jnp.zeros_like(level, bool), jnp.zeros_like(level, bool), jnp.zeros((), bool)
     if steep:
         ahead = _sides_after_crossing(pieces, where, crossed, near, rate, a, span, now)
