@@ -91,7 +91,7 @@ def test_the_first_answer_of_a_long_program_is_that_of_later_ones(name, case, sc
     code lost terms of a sum, and told that a gap was unresolved (`packs.fold_pack`)."""
     entry = catalogue.get(name)
     case = entry.case(case)
-    steps = {} if isinstance(scheme, ji.EventDriven) else {"steps": 100}
+    steps = {} if scheme.traits.by_tolerance else {"steps": 100}
 
     def solve(execution):
         native._programs.clear()
