@@ -78,7 +78,7 @@ def _move(
     """
     base, end = ends
     length = end.elapsed - base.elapsed
-    near = max(2 * CLOSE, jnp.finfo(t.dtype).eps ** 0.5) * substep
+    near = max(2 * CLOSE, float(jnp.finfo(t.dtype).eps) ** 0.5) * substep
 
     def correction(motion: Parabola, s: Array) -> tuple[Array, Array]:
         found, rate = jax.jvp(lambda s: value(*motion.after(s)), (s,), (jnp.ones_like(s),))
