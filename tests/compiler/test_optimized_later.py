@@ -89,7 +89,7 @@ def every_motion():
 def test_the_first_answer_of_a_long_program_is_that_of_later_ones(name, case, scheme, kept):
     """And by XLA the motion ends with the same status. Of spheres in a row that touch one after the other unoptimised
     code lost terms of a sum, and told that a gap was unresolved (`packs.fold_pack`)."""
-    entry = catalogue.get(name)
+    entry, is_clean = catalogue.get(name), case == "row"
     case = entry.case(case)
     steps = {} if scheme.traits.by_tolerance else {"steps": 100}
 
@@ -103,7 +103,7 @@ def test_the_first_answer_of_a_long_program_is_that_of_later_ones(name, case, sc
     first = solve("native")
     assert optimized_later.wait_for_optimized(60)
     again, other = solve("native"), solve("xla")
-    assert first.status == again.status == other.status
+    assert first.status == again.status == other.status and not (is_clean and first.status)
     np.testing.assert_array_equal(first.q, again.q)
 
 

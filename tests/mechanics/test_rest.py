@@ -247,8 +247,8 @@ def test_without_friction_rounding_is_no_slip():
 @pytest.mark.parametrize("kind", ["three legs", slow("four legs")])
 @pytest.mark.parametrize("scheme", [slow(ji.EventCorrected(trials=200)), ji.EventDriven(trials=400)], ids=repr)
 def test_stools_that_slide_and_spin_stop_on_all_feet_at_once(scheme, kind):
-    """The first foot to stop took the slip of the others, which went on to slip without velocity: 34 of 40 on three
-    feet exhausted all trials."""
+    """The first foot to stop took the slip of the others, which went on to slip without velocity: of other such
+    stools on three feet 34 of 40 exhausted all trials."""
     data = batch([random_bodies.slide(kind, seed) for seed in range(40)]) | {"e": 0.0, "t1": 1.5}
     steps = {"h": 0.01} if isinstance(scheme, ji.EventCorrected) else {}
     found = ji.ensemble(random_bodies.problem(kind), **data, **steps, scheme=scheme, save="final")
