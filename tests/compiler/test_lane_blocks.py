@@ -101,6 +101,28 @@ def test_what_is_the_same_in_all_lanes_is_computed_once_a_step():
     assert sum(x.count("store <8 x") for x in blocks if x.startswith("inside")) == 5
 
 
+def test_what_a_step_knows_is_not_known_behind_the_loop():
+    """A force that all lanes share, of what the loop has carried: the last step knew that of the state before."""
+    force = jax.jit(lambda x: jnp.sin(3 * x) - x)
+
+    def function(steps, x, q, v):
+        def body(carry):
+            n, x, q, v = carry
+            v_new = 0.99 * v + 0.01 * (force(x) - q)
+            return n + 1, x + 0.1 * force(x), q + 0.01 * v_new, v_new
+
+        _, x, q, v = lax.while_loop(lambda carry: carry[0] < steps, body, (jnp.zeros((), jnp.int32), x, q, v))
+        return q + force(x), v
+
+    assert "section1" in text_of(function, np.int32(1), 0.4, 0.0, 0.0)
+    q, v = np.linspace(0.0, 1.0, 700), np.linspace(-1.0, 1.0, 700)
+    for steps in (0, 5):
+        found = over_lanes(jax.jit(function), AXES[:4])(np.int32(steps), 0.4, q, v)
+        expected = jax.vmap(function, in_axes=AXES[:4])(np.int32(steps), 0.4, q, v)
+        for x, y in zip(found, expected, strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-13, atol=1e-14)
+
+
 def test_arrays_in_memory_stay_within_vectors():
     """An array of 600 entries is loops over memory, which the vectors of a block would share:
     such a program is not cut."""

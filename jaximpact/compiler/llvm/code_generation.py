@@ -34,6 +34,7 @@ class Target:
         """
         binding, machine = self.binding, self.machines[FULL if loops else level]
         module = binding.parse_assembly(text)
+        module.verify()  # what reads a value that no block before it has made would end the process, or be wrong
         module.triple = machine.triple
         module.data_layout = str(machine.target_data)
         builder = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=2))

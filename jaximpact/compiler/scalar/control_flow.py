@@ -32,7 +32,7 @@ def while_loop(m: ScalarInterpreter, eqn: Equation, inputs: list[Value]) -> list
     body = lambda carry: m.run(p["body_jaxpr"], [*body_constants, *carry])
     known = [None if m.emitter.varies(x) else x for x in body_constants]
     prepare = lambda carry: m.prepare(p["body_jaxpr"], [*known, *carry])
-    return m.emitter.loop(start, _varying_outputs(m, eqn, inputs), continues, body, prepare)
+    return m.loop(start, _varying_outputs(m, eqn, inputs), continues, body, prepare)
 
 
 def scan(m: ScalarInterpreter, eqn: Equation, inputs: list[Value]) -> list[Value]:
@@ -60,7 +60,7 @@ def scan(m: ScalarInterpreter, eqn: Equation, inputs: list[Value]) -> list[Value
     body = lambda carry: [m.elementwise("add", carry[0], unit), *m.run(p["jaxpr"], [*constants, *carry[1:]])]
     known = [None if m.emitter.varies(x) else x for x in constants]
     prepare = lambda carry: m.prepare(p["jaxpr"], [*known, *carry[1:]])
-    return m.emitter.loop([zero, *start], flags, continues, body, prepare)[1:]
+    return m.loop([zero, *start], flags, continues, body, prepare)[1:]
 
 
 def _is_short_over_constants(m: ScalarInterpreter, eqn: Equation, sequences: list[Value]) -> bool:

@@ -59,7 +59,7 @@ class ScalarInterpreter:
         self.emitter = emitter
         self.input_values: dict[Operand, Value] = {}
         self.passing: frozenset = frozenset()  # `passing_values` of the jaxpr that is evaluated
-        # results of equations that `prepare` evaluated, by the equation and its inputs
+        # results of equations that `prepare` evaluated in the loops around, by the equation and its inputs
         self.prepared: dict[int, dict[tuple, list[Value]]] = {}
 
     def __call__(self, name: str, *x: Scalar, params: Params | None = None, structural: bool = True) -> Scalar:
@@ -163,6 +163,17 @@ class ScalarInterpreter:
                     self.prepare(branch, inputs[1:], True)
             env.update(zip(eqn.outvars, found, strict=True))
         return [read(v) for v in closed.jaxpr.outvars]
+
+    def loop(
+        self, start: list[Value], varies: Sequence[bool], continues: Callable, body: Callable, prepare: Callable
+    ) -> list[Value]:
+        """Emits a loop as `Emitter.loop` does. What is prepared for its body is forgotten behind it: an equation that
+        stands there too, with the same inputs, has no results yet if the body never ran."""
+        before, self.prepared = self.prepared, {eqn: dict(known) for eqn, known in self.prepared.items()}
+        try:
+            return self.emitter.loop(start, varies, continues, body, prepare)
+        finally:
+            self.prepared = before
 
     def is_in_place(self, eqn: Equation) -> bool:
         """Whether the code of an outlined call stands where it is called."""
