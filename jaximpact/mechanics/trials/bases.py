@@ -55,7 +55,7 @@ def base_at(
             force,
             slack,
             joint_force=joint_force,
-            held=jnp.zeros_like(slack),
+            force_error=jnp.zeros_like(slack),
         )
         return base, jnp.zeros((), jnp.int32)
     view = View.at(problem, t, q, v, args)
@@ -69,8 +69,10 @@ def base_at(
     _, _, stays, status = persisting(law, contacts, view.free, view.gap_acceleration, closed | touching, slack)
     # all that stay are held, even those without a force: trials detect when the force becomes negative
     a, force, push, joint_force = hold(view, stays, slack)
-    kept = frozen(jnp.max(jnp.abs(a - view.free)))
-    base = Base(elapsed, q, v, a, stays, force, push, roundoff, still, slack, joint_force=joint_force, held=kept)
+    rounding = jnp.finfo(q.dtype).eps * frozen(jnp.max(jnp.abs(a - view.free)))
+    base = Base(
+        elapsed, q, v, a, stays, force, push, roundoff, still, slack, joint_force=joint_force, force_error=rounding
+    )
     return base, status
 
 

@@ -9,7 +9,8 @@ from jax import Array, lax
 
 from ...jaxtools.outlined import cold
 from ..coefficients import lengths
-from ..contact.friction.cones import OPEN, SLIP, STICK, ConeProblem, could_jam, dependent, jams
+from ..contact.friction.cones import OPEN, SLIP, STICK, could_jam, dependent, jams
+from ..contact.friction.inside_cones import inside_cones
 from ..events.rubbing_contacts import Place, heading
 from ..linearisation import noise
 from ..status import Status, as_status
@@ -22,7 +23,7 @@ from .pieces import Pieces
 from .trial import Base, frozen
 from .ways import times_of
 
-inside_cones = cold(ConeProblem.inside)
+sought_inside = cold(inside_cones)
 EDGE = 1e-6  # of a force or an acceleration: too small to decide whether a contact sticks
 
 
@@ -53,7 +54,9 @@ def base_in_modes(
     closed, where, status = frozen(lax.cond(changed, anew, as_before))
     where = where.onwards(place, closed, changed, atol, span)
     a, force, push, of_joints = held_in_modes(place, where, closed, slack)
-    of_force = place.rounding() + slack
+    # forces that are not unique are known to half of the digits (`cones`)
+    unknown = float(jnp.finfo(q.dtype).eps) ** jnp.where(where.several, 0.5, 1)
+    of_force = _unsure(place, where._replace(force=force), place.rounding() + slack)
     parts = [place.slip_rounding(substep) + NOTHING * atol, of_force, of_force]
     if pieces.count:
         parts.append(rounding_of_levels(pieces, piece.sides, t, q, v, a, atol, span, args))
@@ -66,7 +69,7 @@ def base_in_modes(
     status |= as_status(where.several, Status.IMPULSES_NOT_UNIQUE)
     base = Base(
         elapsed, q, v, a, closed, force, push, frozen(roundoff), still, slack, joint_force=of_joints, where=where,
-        held=frozen(jnp.max(jnp.abs(a - view.free))),
+        force_error=frozen(unknown * jnp.max(jnp.abs(a - view.free))),
     )  # fmt: skip
     return base, status
 
@@ -174,7 +177,7 @@ def _held_inside(
         # a contact whose force is zero may share the load
         stays = (found.mode != OPEN) | (at.cones.velocity(force)[:, 0] <= 1e3 * tolerated)
         mode = jnp.where(stays & rests, STICK, found.mode)
-        force, inside = inside_cones(at.cones, jnp.where(anew, force, where.force), mode, slip_direction)
+        force, inside = sought_inside(at.cones, jnp.where(anew, force, where.force), mode, slip_direction)
         return jnp.where(inside, force, where.force), change.breaks & ~inside
 
     anew = change.begins | change.struck | jnp.any(change.stopped)

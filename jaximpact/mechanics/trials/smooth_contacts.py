@@ -164,7 +164,7 @@ class SmoothContacts:
         if len(closed) == 0:
             a, force, push, of_joints = hold(t, q, v, closed, elapsed, args)
             at = (elapsed, q, v, a, closed, force, push, force, force, frozen(elapsed))
-            base = Base(*at, joint_force=of_joints, where=where, held=jnp.zeros_like(t))
+            base = Base(*at, joint_force=of_joints, where=where, force_error=jnp.zeros_like(t))
             return base, jnp.zeros((), jnp.int32)
         local = self.pieces.local(where, t, q, v, closed, args)
         base, status = base_at(local, step.law, t, elapsed, q, v, closed, loosed, substep, atol, args)

@@ -41,8 +41,7 @@ class Base(NamedTuple):
     ``force``, and their ``push``, the force in units of acceleration plus round-off and ``slack``, negative where they
     would have to pull; the ``roundoff`` of negative gaps and ``still`` of gap velocities; ``slack`` (), the
     acceleration that counts as zero. ``low`` as in `State`; ``joint_force`` (j,); ``where``, the sides of a force with
-    jumps (`pieces.Where`); ``held`` (), the largest acceleration that contacts keep a coordinate from,
-    since the last event.
+    jumps (`pieces.Where`); ``force_error`` (), the rounding of contact forces since the last event, as an acceleration.
     """
 
     elapsed: Array
@@ -58,7 +57,7 @@ class Base(NamedTuple):
     joint_force: Array
     low: Array | None = None
     where: Any = None
-    held: Any = None
+    force_error: Any = None
 
     def behind(self, trial: Trial, s: Array) -> Base:
         """Returns the base at the end of a trial of length s."""
@@ -148,7 +147,7 @@ class LevelValues(NamedTuple):
 
     def errors(self, s: Array, tolerance: Tolerance) -> Array:
         """Returns the n error estimates (n, k) of the values after a trial of length s, in units of the tolerance."""
-        found = s * self.of_rate / tolerance.of(self.before[0], self.after[0])[None]
+        found = s * self.of_rate / (tolerance.of(self.before[0], self.after[0]) + self.roundoff)[None]
         return found.reshape(len(found), -1)
 
 
@@ -328,8 +327,8 @@ def attempt(
     if passed is not None and since is not None:
         along = (jnp.concatenate([first[None], rest]) for first, rest in zip((q, v), passed, strict=True))
         # forces that contacts balance are rounded too: of a body at rest nothing else moves
-        moves = jnp.max(jnp.abs(q) + s * (jnp.abs(v) + s * (jnp.max(jnp.abs(kept), axis=0) + base.held)))
-        least = ROUNDING * jnp.finfo(q.dtype).eps * moves / tolerance.relative
+        moves = jnp.max(jnp.abs(q) + s * (jnp.abs(v) + s * jnp.max(jnp.abs(kept), axis=0)))
+        least = ROUNDING * (jnp.finfo(q.dtype).eps * moves + s * s * base.force_error) / tolerance.relative
         at = frozen((t + jnp.asarray(every.node, s.dtype) * s, *along, closed, base.slack, s, args, least, since))
         of_changes = error_of_changes(tableau, every, hold, *at)
         matters = jnp.minimum(lasts / (since + s), 1.0)
@@ -371,7 +370,7 @@ def _error(
     of_gap = tolerance.of(gap, seen.gap)
     # impulses have no relative tolerance beyond rounding
     rounding = tolerance._replace(relative=jnp.asarray(32 * jnp.finfo(q.dtype).eps, q.dtype))
-    of_push = rounding.of(s * base.push, s * push)
+    of_push = rounding.of(s * base.push, s * push) + ROUNDING * s * base.force_error
     errors = [to_q / of_q[None], to_v / of_v[None]]
     if len(base.closed):
         open_ = jnp.where(base.closed[None], 0, s * seen.of_rate / of_gap[None])

@@ -12,7 +12,7 @@ a contact that slips would lift off.
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -29,13 +29,6 @@ from ...contacts import ORTHOGONAL, Contacts
 from ...friction import Slip
 
 OPEN, STICK, SLIP = 0, 1, 2  # modes of a contact
-# impulses inside cones of friction are sought by so many projections onto narrower cones, of half of the friction
-# first, whose distance from the whole halves each time that so many have found none; then again, more at a time that go
-# so far beyond the cones
-PROJECTIONS, OF_ONE_WIDTH = 160, 10
-MORE, BEYOND = 2, 1.6
-WITHIN = 0.2  # of that distance is left to forces that are found
-JUST_INSIDE = 1 - 1e-6  # share of friction that forces inside the cones take at most
 
 
 def length(x: Array) -> Array:
@@ -252,42 +245,18 @@ class ConeProblem(NamedTuple):
             y = y - (inverse @ self._equations(y, scale, modes, slip_direction, turning).ravel()).reshape(y.shape)
         return y / scale
 
-    def inside(self, x: F_mr, modes: I_m, slip_direction: F_mk) -> tuple[F_mr, B0]:
-        """Of impulses that are not unique, looks for some (m, 1 + k) inside the cones of contacts that stick, near x;
-        whether there are some, (). Without derivatives.
-
-        Relaxed alternating projections onto narrower cones and onto the impulses of contacts in these ``modes`` (m,),
-        which slip in the directions ``slip_direction`` (m, k).
-        """
-        known, x, modes, slip_direction = lax.stop_gradient((self, x, modes, slip_direction))
-        m, size = x.shape
-        diagonal = jnp.diagonal(known.delassus()).reshape(m, size)
-        # rows of equal size, so that no contact keeps its impulses for the scale of its gap
-        scale = jnp.sqrt(diagonal[:, 0] / jnp.where(diagonal[:, 1] > 0, diagonal[:, 1], diagonal[:, 0]))
-        known, each = known.over(scale), jnp.ones_like(x).at[:, 0].set(scale)
-        sticks, mu = (modes == STICK) & (known.at_rest > 0), known.at_rest
-        unit = known.scales()[:, None]
-        inverse = _inverse_in_modes(known, unit * x, unit, modes, slip_direction, jnp.ones((), bool), False)
-        within = lambda x, share: jnp.all(~sticks | (lengths(x[:, 1:]) < share * mu * x[:, 0])) & jnp.all(x[:, 0] >= 0)
+    def onto_modes(self, x: F_mr, modes: I_m, slip_direction: F_mk) -> Callable[[F_mr], F_mr]:
+        """Returns the map of impulses (m, 1 + k) onto those near them of contacts in these ``modes`` (m,), where
+        impulses are not unique: a Newton step of `in_modes` with the inverse at x."""
+        scale = self.scales()[:, None]
+        inverse = _inverse_in_modes(self, scale * x, scale, modes, slip_direction, jnp.ones((), bool), False)
 
         def held(x: F_mr) -> F_mr:
-            y = unit * x
-            y -= (inverse @ known._equations(y, unit, modes, slip_direction, False).ravel()).reshape(y.shape)
-            return y / unit
+            y = scale * x
+            y -= (inverse @ self._equations(y, scale, modes, slip_direction, False).ravel()).reshape(y.shape)
+            return y / scale
 
-        def body(carry: tuple) -> tuple:
-            x, left, count = carry
-            again = count >= PROJECTIONS
-            inside = jnp.where(sticks[:, None], project(x, (1 - left) * mu), x.at[:, 0].max(0))
-            x, count = held(x + jnp.where(again, BEYOND, 1.0) * (inside - x)), count + 1
-            left = jnp.where(count % jnp.where(again, MORE * OF_ONE_WIDTH, OF_ONE_WIDTH) == 0, left / 2, left)
-            return (*jax.tree.map(partial(jnp.where, count == PROJECTIONS), start[:2], (x, left)), count)
-
-        goes_on = lambda carry: ~within(carry[0], 1 - WITHIN * carry[1]) & (carry[2] < 2 * PROJECTIONS)
-        start = x * each, jnp.asarray(0.5, x.dtype), jnp.zeros((), jnp.int32)
-        x, *_ = lax.while_loop(goes_on, body, start)
-        x = held(x)  # to rounding
-        return x / each, within(x, JUST_INSIDE)
+        return held
 
     def _equations(self, y: F_mr, scale: Array, modes: I_m, slip_direction: F_mk | None, turning: bool) -> F_mr:
         """Returns the residuals (m, 1 + k) of `in_modes`, of impulses y (m, 1 + k) that are scaled by ``scale``."""
