@@ -280,17 +280,16 @@ def test_derivatives_of_bodies_that_never_moved_take_few_trials(kind):
     @jax.vmap
     def found(q0, v0, args):
         def motion(q):
-            s = ji.solve(problem, q, v0, t1=1.0, args=args, steps=1, scheme=ji.EventDriven(trials=400), save="final")
+            s = ji.solve(problem, q, v0, t1=1.0, args=args, steps=1, scheme=ji.EventDriven(trials=64), save="final")
             return s.q[-1], s.status
 
         return jax.jacfwd(motion, has_aux=True)(q0)
 
     jacobian, status = found(data["q0"], data["v0"], data["args"])
-    # the loads of two blocks run along the edges of cones, where forces are sought again and again
     exhausted = np.asarray(status & int(ji.Status.TRIALS_EXHAUSTED) != 0)
-    assert np.sum(held) >= 8 and np.sum(exhausted[held]) <= 2, exhausted
+    assert np.sum(held) >= 8 and not np.any(exhausted)
     # the start is led back onto the walls that touch, in the metric of the masses, and stays there
-    for seed in np.flatnonzero(held & ~exhausted):
+    for seed in np.flatnonzero(held):
         q0, args = data["q0"][seed], jax.tree.map(lambda x, seed=seed: jnp.asarray(x[seed]), data["args"])
         own = random_systems.real(args)
         rows = np.einsum("mn,mnd->md", own["normal"], random_bodies.rows_at_rest(q0, own["points"]))

@@ -167,7 +167,8 @@ def _held_inside(
 
     Returns the modes with the forces to go on from, and the contacts that do break away.
     """
-    rests = candidates & (place.cones.at_rest > 0) & ~jnp.any(slip_direction != 0, axis=1)
+    smooth = candidates & ~(place.cones.at_rest > 0)
+    rests = candidates & ~smooth & ~jnp.any(slip_direction != 0, axis=1)
     if len(rests) < 2:
         return where, change.breaks
 
@@ -176,7 +177,7 @@ def _held_inside(
         force, found = at.decide(candidates, slip_direction, where.force)
         # a contact whose force is zero may share the load
         stays = (found.mode != OPEN) | (at.cones.velocity(force)[:, 0] <= 1e3 * tolerated)
-        mode = jnp.where(stays & rests, STICK, found.mode)
+        mode = jnp.where(stays & rests, STICK, jnp.where(stays & smooth, SLIP, found.mode))
         force, inside = sought_inside(at.cones, jnp.where(anew, force, where.force), mode, slip_direction)
         return jnp.where(inside, force, where.force), change.breaks & ~inside
 
