@@ -24,6 +24,7 @@ from .trial import Base, frozen
 from .ways import times_of
 
 sought_inside = cold(inside_cones)
+SHIFTS = 16  # by which forces that are not unique are off, in shifts of `cones`
 EDGE = 1e-6  # of a force or an acceleration: too small to decide whether a contact sticks
 
 
@@ -112,11 +113,12 @@ def _decide(
         held = forces_in_modes(place, found, acts)
         accelerations = place.cones.velocity(held)
         stays = acts | (candidates & (accelerations[:, 0] <= 1e3 * tolerated))
-        found = found._replace(mode=jnp.where(stays, mode, OPEN))
+        # of a contact without force others may take their part: forces of all that stay are not unique then
+        idle, stay = stays & ~acts, jnp.where(stays, mode, OPEN)
+        found = found._replace(mode=stay, several=lax.cond(jnp.any(idle), several, lambda _: found.several, stay))
         # contacts without force would hold by their tangential forces alone
-        idle = stays & ~acts & (mode == STICK)
-        hold_all = lambda: forces_in_modes(place, found._replace(several=several(found.mode)), stays)
-        held = lax.cond(jnp.any(idle), hold_all, lambda: held)
+        idle &= mode == STICK
+        held = lax.cond(jnp.any(idle), lambda: forces_in_modes(place, found, stays), lambda: held)
         out = (acts | idle) & (mode == STICK) & (cone_room(place, held) < -_unsure(place, found, tolerated))
         again = jnp.where(out[:, None], -heading(held[:, 1:]), slip_direction)
         if static:
@@ -190,7 +192,7 @@ def _held_inside(
 def _unsure(place: Place, found: Modes, tolerated: Array) -> Array:
     """Returns the errors (m,) of forces, as accelerations; those that are not unique a shift keeps near others."""
     largest = jnp.max(jnp.abs(place.cones.scales()[:, None] * found.force))
-    return tolerated + jnp.where(found.several, jnp.finfo(largest.dtype).eps ** 0.5 * largest, 0)
+    return tolerated + jnp.where(found.several, SHIFTS * jnp.finfo(largest.dtype).eps ** 0.5 * largest, 0)
 
 
 def _on_edge(place: Place, closed: Array, found: Modes, slip_direction: Array, accelerations: Array) -> Array:
