@@ -385,8 +385,8 @@ def test_what_reactions_can_hold_rests(kind, scaled, scheme, steps):
     # forces of order 10 over a second, of which a light turn makes 50 times as much; located motions to what is right
     # above, by EventCorrected, of second order, to some hundredths of h^2
     most = 1e-9 if not scheme.traits.locates else 1e-6 if scheme is BY_TOLERANCE else 3e-6
-    # located motions tell of some whose forces are hard to find inside the cones
-    assert np.mean(clean) > 0.85 and np.max(moved[clean]) < most, np.flatnonzero(clean & (moved >= most))
+    # located motions may tell of one whose load runs along the edge of a cone
+    assert np.sum(~clean) <= 1 and np.max(moved[clean]) < most, np.flatnonzero(clean & (moved >= most))
 
 
 @pytest.mark.slow
