@@ -276,8 +276,10 @@ class EventDriven(Scheme[DrivenState]):
         """Returns the error tolerance in a precision ``dtype``, raised to its round-off."""
         rounding = 32 * float(jnp.finfo(dtype).eps)
         relative, absolute = (frozen(jnp.asarray(x, dtype)) for x in (self.rtol, self.atol))
-        absolute = jnp.maximum(absolute, rounding) if self.by_tolerance else jnp.full_like(absolute, rounding)
-        return Tolerance(jnp.maximum(relative, rounding), absolute)
+        none = jnp.zeros_like(absolute)
+        return Tolerance(
+            jnp.maximum(relative, rounding), jnp.maximum(absolute, rounding) if self.by_tolerance else none
+        )
 
 
 @jax.tree_util.register_dataclass

@@ -60,10 +60,7 @@ def base_at(
         return base, jnp.zeros((), jnp.int32)
     view = View.at(problem, t, q, v, args)
     contacts = view.contacts
-    roundoff, slack = (
-        rounding_of_gaps(contacts, q, v, view, substep) + NOTHING * atol,
-        NOTHING * atol / jnp.maximum(substep, substep**2),
-    )
+    roundoff, slack = zero_of_gaps(view, q, v, atol, substep)
     still = frozen(noise(contacts, v, view.gap_velocity))
     touching = frozen((contacts.gap <= roundoff) & (jnp.abs(view.gap_velocity) <= still)) & ~loosed
     _, _, stays, status = persisting(law, contacts, view.free, view.gap_acceleration, closed | touching, slack)
@@ -76,11 +73,15 @@ def base_at(
     return base, status
 
 
-def rounding_of_gaps(contacts: Contacts, q: Array, v: Array, view: View, substep: Array) -> Array:
-    """Returns the round-off (m,) of gaps within a substep."""
+def zero_of_gaps(view: View, q: Array, v: Array, atol: Array, substep: Array) -> tuple[Array, Array]:
+    """Returns the gaps (m,) and the acceleration () that count as zero: within a ``substep`` they are rounding, or a
+    small part of the tolerance ``atol`` (), which is zero of motions by steps."""
+    contacts = view.contacts
     bent = jnp.abs(contacts.velocity(view.free)) + jnp.abs(view.gap_acceleration)
-    found = 64 * jnp.finfo(q.dtype).eps * lengths(contacts, q, v, bent, TERMS * substep)
-    return frozen(jnp.maximum(found, -2 * contacts.gap))
+    rounding = frozen(64 * jnp.finfo(q.dtype).eps * lengths(contacts, q, v, bent, TERMS * substep))
+    gap = frozen(jnp.maximum(rounding, -2 * contacts.gap)) + NOTHING * atol
+    by_steps = NOTHING**2 * jnp.max(rounding) / jnp.where(substep > 0, substep, 1) ** 2
+    return gap, jnp.where(atol > 0, NOTHING * atol / jnp.maximum(substep, substep**2), by_steps)
 
 
 def times_off(tolerance: Tolerance, most: Array, error: Array, q: Array, contacts: Contacts, speed: Array) -> Array:

@@ -14,7 +14,7 @@ from ..contact.friction.inside_cones import inside_cones
 from ..events.rubbing_contacts import Place, heading
 from ..linearisation import noise
 from ..status import Status, as_status
-from .bases import NOTHING, rounding_of_gaps
+from .bases import NOTHING, zero_of_gaps
 from .borders import rounding_of_levels
 from .changes import Change
 from .mode_forces import cone_room, forces_in_modes, held_in_modes
@@ -44,8 +44,7 @@ def base_in_modes(
     says what they do."""
     piece, where = where.piece, where.turned(place)
     view = place.view
-    roundoff = rounding_of_gaps(view.contacts, q, v, view, substep) + NOTHING * atol
-    slack = NOTHING * atol / jnp.maximum(substep, substep**2)
+    roundoff, slack = zero_of_gaps(view, q, v, atol, substep)
     still = frozen(noise(view.contacts, v, view.gap_velocity))
     touching = frozen((view.contacts.gap <= roundoff) & (jnp.abs(view.gap_velocity) <= still)) & ~change.loosed
     candidates = (closed & ~change.loosed) | touching
@@ -55,9 +54,7 @@ def base_in_modes(
     closed, where, status = frozen(lax.cond(changed, anew, as_before))
     where = where.onwards(place, closed, changed, atol, span)
     a, force, push, of_joints = held_in_modes(place, where, closed, slack)
-    # forces that are not unique are known to half of the digits (`cones`)
-    unknown = float(jnp.finfo(q.dtype).eps) ** jnp.where(where.several, 0.5, 1)
-    of_force = _unsure(place, where._replace(force=force), place.rounding() + slack)
+    of_force = place.rounding() + slack
     parts = [place.slip_rounding(substep) + NOTHING * atol, of_force, of_force]
     if pieces.count:
         parts.append(rounding_of_levels(pieces, piece.sides, t, q, v, a, atol, span, args))
@@ -68,6 +65,8 @@ def base_in_modes(
         slips = (where.of(closed).mode == SLIP) & ~where.limit
         where = where._replace(times=times_of(place, force, slips, where.way, where.floor))
     status |= as_status(where.several, Status.IMPULSES_NOT_UNIQUE)
+    # forces that are not unique are known to half of the digits (`cones`)
+    unknown = float(jnp.finfo(q.dtype).eps) ** jnp.where(where.several, 0.5, 1)
     base = Base(
         elapsed, q, v, a, closed, force, push, frozen(roundoff), still, slack, joint_force=of_joints, where=where,
         force_error=frozen(unknown * jnp.max(jnp.abs(a - view.free))),

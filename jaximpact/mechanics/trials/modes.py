@@ -60,6 +60,12 @@ class Modes(NamedTuple):
         """The tangents (m, 2, d) of the components, None in the plane."""
         return self.frame if self.frame.shape[1] else None
 
+    @property
+    def of_forces(self) -> Array:
+        """Which levels (3m + n,) are forces, 1, and which are not, 0."""
+        m = len(self.mode)
+        return jnp.zeros_like(self.roundoff).at[m : 3 * m].set(1)
+
     def facing(self, t: Array, place: Place) -> Modes:
         """Returns the modes with the ways of slips at a `Place` of a trial, at time t."""
         if self.tangents is None:

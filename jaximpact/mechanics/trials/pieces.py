@@ -108,6 +108,11 @@ class Where(NamedTuple):
         """Returns the `Where` of a force that has no switches, all of its arrays empty."""
         return cls([], [], jnp.zeros(0, dtype), jnp.zeros((0, 0), bool), [])
 
+    @property
+    def of_forces(self) -> Array:
+        """Which levels (k,) are forces of contacts: none, 0."""
+        return jnp.zeros_like(self.roundoff)
+
     def of_step(self, impulse: Array, closed: Array) -> tuple[Array, FrictionInfo]:
         """Returns the normal impulses (m,) of a step, and its report on friction: none."""
         return impulse, FrictionInfo.none(len(impulse), 0, impulse.dtype)

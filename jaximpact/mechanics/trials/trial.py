@@ -145,9 +145,10 @@ class LevelValues(NamedTuple):
         )  # else it is least where the trial begins, and has left zero by an event there
         return moves & falls & (jnp.abs(value) <= jnp.maximum(unknown, self.roundoff)) & (rate**2 <= 2 * unknown * bend)
 
-    def errors(self, s: Array, tolerance: Tolerance) -> Array:
-        """Returns the n error estimates (n, k) of the values after a trial of length s, in units of the tolerance."""
-        found = s * self.of_rate / (tolerance.of(self.before[0], self.after[0]) + self.roundoff)[None]
+    def errors(self, s: Array, tolerance: Tolerance, unknown: Array) -> Array:
+        """Returns the n error estimates (n, k) of the values after a trial of length s, in units of the tolerance and
+        of what is ``unknown`` of them, (k,)."""
+        found = s * self.of_rate / (tolerance.of(self.before[0], self.after[0]) + unknown)[None]
         return found.reshape(len(found), -1)
 
 
@@ -375,7 +376,8 @@ def _error(
     if len(base.closed):
         open_ = jnp.where(base.closed[None], 0, s * seen.of_rate / of_gap[None])
         errors += [open_, s * seen.of_push / of_push[None]]
-    errors += [level_values.errors(s, tolerance) for level_values in watched if level_values is not None]
+    unknown = jnp.zeros_like(s), None if base.where is None else ROUNDING * base.force_error * base.where.of_forces
+    errors += [x.errors(s, tolerance, off) for x, off in zip(watched, unknown, strict=True) if x is not None]
     error = jnp.max(estimate(jnp.concatenate(errors, axis=1)))
     drift = jnp.where(base.closed, jnp.abs(seen.gap - gap) / of_gap, 0)
     return jnp.maximum(error, jnp.max(drift, initial=0))

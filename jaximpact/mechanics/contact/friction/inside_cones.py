@@ -20,7 +20,9 @@ from ...coefficients import lengths
 from .cones import OPEN, STICK, ConeProblem
 
 AMPLE = 0.9  # share of friction at which impulses are far enough inside
-JUST_INSIDE = 1 - 1e-6  # the largest share at which they are inside at all
+# the largest share at which they are inside at all: nearer to its limit a contact is held there, by others, and breaks
+# away with them at the right time
+JUST_INSIDE = 1 - 1e-4
 STEPS = 30  # Newton steps at most: one digit of the room takes two
 SHARPER = 5.0  # how much more the room weighs against the barrier after each full step
 TO_WALL = 0.9  # of the way to the nearest cone is the longest step
