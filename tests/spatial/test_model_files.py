@@ -525,9 +525,9 @@ def test_programs_of_the_guide_run(capsys):
         exec(program, names)
     printed, toe = re.search(r"```text\n(.*)\n\[(.*)\]\n```", page).groups()
     out = capsys.readouterr().out
-    assert (
-        printed in out and "[0.59 0.59 0.   0.  ]" in page and "[0.59 0.59 0.   0.  ]" in out
-    )  # the gait's multipliers
+    of_rounding = re.compile(r"\d\.\d+e-1[5-9]")  # depths of contacts that last, which no two processors share
+    assert of_rounding.sub("rounding", printed) in of_rounding.sub("rounding", out)
+    assert "[0.59 0.59 0.   0.  ]" in page and "[0.59 0.59 0.   0.  ]" in out  # the gait's multipliers
     np.testing.assert_allclose(
         names["hopper"].site(names["motion"].q[-1], "toe"), [float(x) for x in toe.split()], atol=1e-6
     )

@@ -376,7 +376,8 @@ def _error(
     if len(base.closed):
         open_ = jnp.where(base.closed[None], 0, s * seen.of_rate / of_gap[None])
         errors += [open_, s * seen.of_push / of_push[None]]
-    unknown = jnp.zeros_like(s), None if base.where is None else ROUNDING * base.force_error * base.where.of_forces
+    nothing = jnp.zeros_like(s)
+    unknown = nothing, nothing if base.where is None else ROUNDING * base.force_error * base.where.of_forces
     errors += [x.errors(s, tolerance, off) for x, off in zip(watched, unknown, strict=True) if x is not None]
     error = jnp.max(estimate(jnp.concatenate(errors, axis=1)))
     drift = jnp.where(base.closed, jnp.abs(seen.gap - gap) / of_gap, 0)
