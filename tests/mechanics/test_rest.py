@@ -296,4 +296,5 @@ def test_derivatives_of_bodies_that_never_moved_take_few_trials(kind):
         rows = rows[np.asarray(random_bodies.gaps(0.0, jnp.asarray(q0), args)) < 1]
         by_force = (rows / random_bodies.MASSES[rows.shape[1]]).T
         stays = np.eye(rows.shape[1]) - by_force @ np.linalg.pinv(rows @ by_force) @ rows
-        np.testing.assert_allclose(jacobian[seed], stays, atol=1e-8)  # ten times the tolerance of the motion
+        # forces of order 10 with half of the digits, over a second
+        np.testing.assert_allclose(jacobian[seed], stays, atol=1e-7)
