@@ -168,7 +168,7 @@ class ScalarInterpreter:
         self, start: list[Value], varies: Sequence[bool], continues: Callable, body: Callable, prepare: Callable
     ) -> list[Value]:
         """Emits a loop as `Emitter.loop` does. What is prepared for its body is forgotten behind it: an equation that
-        stands there too, with the same inputs, has no results yet if the body never ran."""
+        stands there too would take the results of the state in which the last turn began, or of no turn."""
         before, self.prepared = self.prepared, {eqn: dict(known) for eqn, known in self.prepared.items()}
         try:
             return self.emitter.loop(start, varies, continues, body, prepare)

@@ -1,9 +1,9 @@
 """Impulses inside all cones of friction, where impulses are not unique: a body on four feet may be held by many.
 
 An interior-point method (S. Boyd and L. Vandenberghe, Convex Optimization (2004), section 11.4, phase I): Newton's
-steps for the largest *room* s with mu x_n - |x_t| >= s, from s below zero. It finds impulses wherever there are some,
-in 4 to 10 steps of bodies on 3 to 6 feet whose loads take .8 to .9999 of friction; alternating projections, which
-need no matrix, missed one in ten of these.
+steps for the largest *room* s with mu x_n - |x_t| >= s, from s below zero. It finds impulses of all bodies on 3 to 6
+feet whose loads take .8 to .999 of friction, in 4 to 10 steps; alternating projections, which need no matrix, missed
+one in ten of these.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def inside_cones(problem: ConeProblem, x: F_mr, modes: I_m, slip_direction: F_mk
     by_step = jnp.zeros((m, size, m * size + 1), x.dtype).at[:, :, :-1].set(_in_cone(flat, steepness, sticks, m))
     by_step = jnp.where(acts[:, None, None], by_step.at[:, 0, -1].set(-unit), 0)
 
-    def in_cone(x: F_mr, room: F0) -> F_mr:
+    def beyond(x: F_mr, room: F0) -> F_mr:
         u = _in_cone(x.reshape(-1, 1), steepness, sticks, m)[..., 0].at[:, 0].add(-room * unit)
         return jnp.where(acts[:, None], u, jnp.zeros_like(u).at[:, 0].set(1))
 
@@ -72,10 +72,10 @@ def inside_cones(problem: ConeProblem, x: F_mr, modes: I_m, slip_direction: F_mk
         return jnp.all(~sticks | (lengths(x[:, 1:]) < share * mu * x[:, 0])) & jnp.all(x[:, 0] >= 0)
 
     signs = jnp.full((1, size), -1, x.dtype).at[0, 0].set(1)
-    count, eye = 2 * m + 1, jnp.eye(m * size + 1, dtype=x.dtype)  # parameter of the barrier
+    eye, parameter = jnp.eye(m * size + 1, dtype=x.dtype), 2 * m + 1  # the latter of the barrier
 
     def step(now: _Search) -> _Search:
-        u = in_cone(now.x, now.room)
+        u = beyond(now.x, now.room)
         left = jnp.sum(signs * u * u, axis=1)[:, None]  # a^2 - |b|^2, whose logarithm is the barrier
         slope = -2 * signs * u / left
         bent = jnp.einsum("mr,mrn->mn", slope, by_step)
@@ -94,15 +94,15 @@ def inside_cones(problem: ConeProblem, x: F_mr, modes: I_m, slip_direction: F_mk
         nearest = jnp.minimum(nearest, jnp.where(move[-1] > 0, (1 - now.room) / move[-1], jnp.inf))
         share = jnp.minimum(1, TO_WALL * nearest)
         room, full = now.room + share * move[-1], share > 0.5
-        none = full & (room + 2 * count / now.weight < 0)  # the largest room is below zero
+        none = full & (room + 2 * parameter / now.weight < 0)  # the largest room is below zero
         onwards = held(now.x + share * (flat @ move[:-1]).reshape(m, size))
         return _Search(onwards, room, jnp.where(full, SHARPER, 1) * now.weight, now.steps + 1, none)
 
     def goes_on(now: _Search) -> B0:
-        close = (now.room > 0) & (count < now.weight * now.room)  # half of the largest room is reached
+        close = (now.room > 0) & (parameter < now.weight * now.room)  # half of the largest room is reached
         return ~within(now.x, AMPLE) & ~close & ~now.none & (now.steps < STEPS)
 
-    u = in_cone(x, jnp.zeros((), x.dtype))
+    u = beyond(x, jnp.zeros((), x.dtype))
     least = jnp.min(jnp.where(acts, u[:, 0] - lengths(u[:, 1:]), jnp.inf)) / unit
     begin = _Search(x, least - 1, jnp.ones((), x.dtype), jnp.zeros((), jnp.int32), jnp.zeros((), bool))
     x = held(lax.while_loop(goes_on, step, begin).x)  # to rounding
