@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from ..jaxtools import linalg
-from ..jaxtools.array_types import B0, I0, B_m, B_mm, F_d, F_dm, F_m, F_md, F_mm, F_n
+from ..jaxtools.array_types import B0, I0, B_m, B_mm, F_d, F_dm, F_m, F_md, F_mk, F_mm, F_n
 from .friction import Slip
 
 if TYPE_CHECKING:
@@ -233,6 +233,14 @@ class Contacts(NamedTuple):
     def rubbing(self, slip: Slip) -> Contacts:
         """Returns a copy with ``slip`` in place of its tangential rows."""
         return self._replace(slip=slip)
+
+    def leaning(self, slip: Slip, along: F_mk) -> Contacts:
+        """Returns contacts without tangential rows, whose normal impulses bring tangential ones, ``along`` (m, k) times
+        as large, at the rows of ``slip``."""
+        if slip.k == 0:
+            return self
+        response = self.response + jnp.einsum("dmk,mk->dm", slip.response, along)
+        return AskewContacts.of(self.gap, self.jacobian, response, self.drift)
 
     def masked(self, active: B_m) -> Contacts:
         """Returns a copy in which the gradients of contacts that are not ``active`` (m,) are zero."""

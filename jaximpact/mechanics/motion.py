@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
+from ..jaxtools.jaxpr_tools import inline_calls, varying_outputs
 from .problem import Problem
 
 OF_FRICTION = ("friction", "static_friction")
@@ -35,6 +37,19 @@ class By:
         of = lambda *x: any(map(bool, jax.tree.leaves(x)))
         times = of(marks.t0, marks.t1, marks.h)
         return cls(of(marks.t0), of(marks.q0), of(marks.v0), tuple(map(bool, jax.tree.leaves(marks.args))), times)
+
+    def changes(self, function: Callable, *at: Any, of: tuple[bool, ...] = (False, False)) -> bool:
+        """Whether a ``function`` of (t, q, args) depends on inputs by which derivatives are taken: on args, and on t
+        and q if these are marked in ``of``. It is decided from its jaxpr, so that x * 0 depends on x."""
+        return any(varying_outputs(inline_calls(jax.make_jaxpr(function)(*at)), [*of, *self.args]))
+
+    def moves_start(self, problem: Problem, t: Array, q: Array, args: object) -> bool:
+        """Whether a start, which is put onto surfaces and joints in the kinetic metric, moves with these inputs."""
+        functions: list[Callable] = [problem.gaps] if problem.constraints is not None else []
+        if problem.joints is not None:
+            functions.append(problem.joints)
+            functions += [lambda t, q, args: problem.mass(q, args)] if callable(problem.mass) else []
+        return self.q0 or self.v0 or self.t0 or any(self.changes(of, t, q, args) for of in functions)
 
     def joined(self, other: By | None) -> By:
         """Returns the inputs by which derivatives are taken in either."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
+from jax import lax
 
 from ..jaxtools.array_types import I0, F_m
 from ..mechanics.contact import ContactLaw
@@ -42,4 +43,6 @@ def admissible_start(problem: Problem, law: ContactLaw, motion: Motion) -> tuple
         | as_status(~inside, Status.INPUT_INVALID)
     )
     joints = joints._replace(impulse=joints.impulse + metric.joints.reaction_to(contacts, found.impulse))
-    return motion._replace(v0=v0 + found.jump), found.impulse, joints, status | held
+    # a jump that is rounding has no derivative: of contacts that are pressed together `put_on_surfaces` takes it
+    jump = jnp.where(jnp.any(at.outward), found.jump, lax.stop_gradient(found.jump))
+    return motion._replace(v0=v0 + jump), found.impulse, joints, status | held

@@ -25,7 +25,6 @@ from jax import Array, lax
 from jax.typing import DTypeLike
 
 from ...jaxtools import linalg
-from ...jaxtools.jaxpr_tools import inline_calls, varying_outputs
 from ...switches.kinds import Sides
 from ...switches.switches import (
     Switches,
@@ -227,17 +226,10 @@ class Pieces:
         """
         if by is None:
             return self.open
-        problem, of_args = self.problem, by.args
-        q0, v0 = by.q0, by.v0
+        problem, q0, v0 = self.problem, by.q0, by.v0
         if problem.constraints is not None or problem.joints is not None:
-            # the start is put onto surfaces and joints, in the kinetic metric
-            functions = [of for of in (problem.gaps if problem.constraints is not None else None, problem.joints) if of]
-            if problem.joints is not None and callable(problem.mass):
-                functions.append(lambda t, q, args: problem.mass(q, args))
-            flags = [False, False, *of_args]
-            varies = lambda of: any(varying_outputs(inline_calls(jax.make_jaxpr(of)(t, q, args)), flags))
-            q0 = v0 = q0 or v0 or by.t0 or any(map(varies, functions))
-        marks = self.switches.marks_of_levels((by.t0, q0, v0, *of_args), t, q, v, args)
+            q0 = v0 = by.moves_start(problem, t, q, args)
+        marks = self.switches.marks_of_levels((by.t0, q0, v0, *by.args), t, q, v, args)
         return np.repeat(np.array(marks, bool), [math.prod(shape) for shape in self.shapes])
 
     def on(self, sides: Sides) -> Problem:

@@ -270,17 +270,17 @@ class ConeProblem(NamedTuple):
         """Coefficients of friction (m,) of contacts at rest, which stick while |x_t| is at most this times x_n."""
         return self.friction if self.static is None else self.static
 
-    def oblique(self) -> B_mm:
+    def oblique(self, least: float = ORTHOGONAL) -> B_mm:
         """Returns the mask (m, m) of pairs of contacts in which an impulse at one changes a velocity of the other.
 
-        Some of the rows of such a pair are not orthogonal in the metric M^-1.
+        Some of the rows of such a pair are not orthogonal in the metric M^-1: a cosine is beyond ``least``.
         Tangential rows count only where there is friction.
         """
         m, size = self.offset.shape
         counts = ((jnp.arange(size) == 0)[None, :] | (self.at_rest > 0)[:, None]).ravel()
         matrix = self.delassus()
         diagonal = jnp.diagonal(matrix)
-        large = matrix**2 > ORTHOGONAL**2 * diagonal[:, None] * diagonal[None, :]
+        large = matrix**2 > least**2 * diagonal[:, None] * diagonal[None, :]
         large = (large & counts[:, None] & counts[None, :]).reshape(m, size, m, size)
         return jnp.any(large, axis=(1, 3)) & ~jnp.eye(m, dtype=bool)
 
