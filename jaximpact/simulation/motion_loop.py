@@ -114,12 +114,12 @@ class MotionLoop:
         """
         law = replace(self.law, small_sets=False)
         motion, impulse, joints, status = admissible_start(self.problem.near(neighbours), law, motion)
-        if self.tells and not self.listed:
-            pressed, bits = pressed_at_start(self.problem, law, motion, self.program.per_lane_branches)
+        if self.tells:
+            pressed, bits = pressed_at_start(self.problem.near(neighbours), law, motion, self.program.per_lane_branches)
             # a velocity that is taken away is an impact at t0
             struck = (status & int(Status.START_VELOCITY_PROJECTED)) != 0
             status = status | bits | as_status(struck, Status.DERIVATIVE_AT_END)
-            motion = put_on_surfaces(self.problem, motion, pressed)
+            motion = put_on_surfaces(self.problem.near(neighbours), motion, pressed)
         if self.tells_jumps and not self.locates:
             status = status | on_border_at_start(self.problem, motion)
         return motion, impulse, joints, status

@@ -133,3 +133,19 @@ def test_a_start_on_a_rough_incline(scheme, steps, tolerance):
     by_force = ji.sensitivities(INCLINE, np.zeros((3, 2)), np.zeros((3, 2)), **options, wrt="args")
     assert np.all(by_force.trusted)
     np.testing.assert_allclose(by_force.jacobian["v"]["args"][2, 0], [0.25, 0.125], rtol=0, atol=tolerance)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("friction", [None, 0.3])
+def test_bodies_on_a_list_that_start_on_a_floor(friction):
+    """Disks that slide: without friction the floor takes their heights, exactly; with friction that is told."""
+    radius, count = 0.1, 10
+    disks = ji.bodies.disks(np.full(count, radius), walls=[None, (0, None)], gravity=(0.5, -9.81), friction=friction)
+    q0 = np.stack([0.5 * np.arange(count), np.full(count, radius)], axis=1).ravel()
+    v0 = np.tile([1.0, 0.0], count)
+    found = ji.sensitivities(disks, q0, v0, t1=0.1, steps=20, scheme=ji.MoreauJean(), wrt="q0")
+    assert found.trusted == (friction is None)
+    if friction is None:
+        np.testing.assert_allclose(found.jacobian["q"]["q0"], np.diag(np.tile([1.0, 0.0], count)), rtol=0, atol=1e-12)
+    else:
+        assert found.status == Status.DERIVATIVE_EVENTS

@@ -53,8 +53,8 @@ def pressed_at_start(
     problem: Problem, law: ContactLaw, motion: Motion, branches: bool = False
 ) -> tuple[Pressed | None, I0]:
     """Finds the contacts that are closed at the start and pressed together by the forces; and the status of
-    derivatives by initial data. Where derivatives are taken by nothing that moves a start, it finds none, without a
-    remark.
+    derivatives by initial data. Where derivatives are taken by nothing that moves a start it finds none; of bodies on a
+    list, with friction, neither, but remarks on them.
 
     A contact that touches without force and without separating stays in contact, whereas a motion from a neighbouring
     start is in free flight: there is no derivative. A contact that is pressed pulls a neighbouring motion back onto its
@@ -69,19 +69,24 @@ def pressed_at_start(
     contacts, speed = view.contacts, view.gap_velocity
     at = closure(contacts, -speed, q, v, lax.stop_gradient(motion.h), view.free)
     closed = at.closed & ~at.outward
+    dense, rough = contacts.dense, problem.rubs and contacts.dense
 
     def look() -> tuple[Pressed, I0]:
         e = jnp.broadcast_to(problem.restitution_at(motion.e, speed, args), closed.shape)
-        of = _load_with_friction(problem, motion, closed, e) if problem.rubs else _load(law, view, closed)
-        sides = jnp.any(closed[:, None] & closed[None, :] & (contacts.angles() < FACING), axis=1)
-        doubtful = ~sides & ((of.stays & ~of.pressed.loaded) | (of.pressed.loaded & ((e >= 1) | of.unsure)))
+        of = _load_with_friction(problem, motion, closed, e) if rough else _load(law, view, closed)
+        doubtful = (of.stays & ~of.pressed.loaded) | (of.pressed.loaded & ((e >= 1) | of.unsure))
+        if problem.rubs and not dense:
+            doubtful |= of.stays  # pairs on a list have no matrices of several
+        elif dense:
+            doubtful &= ~jnp.any(closed[:, None] & closed[None, :] & (contacts.angles() < FACING), axis=1)
         return of.pressed, as_status(jnp.any(doubtful), Status.DERIVATIVE_EVENTS)
 
     # matrices of all pairs of contacts: of 184, .4 ms in the code of a start, which is not optimised
     open_ = jnp.zeros_like(closed)
-    k = jax.eval_shape(problem.slip_velocity, *motion.start).shape[1] if problem.rubs else 0
+    k = jax.eval_shape(problem.slip_velocity, *motion.start).shape[1] if rough else 0
     in_flight = lambda: (Pressed(open_, jnp.zeros((len(closed), k), q.dtype), open_, view.free, view.free), none)
-    return run_where_needed(branches and closed.size > SMALL, jnp.any(closed), look, in_flight)
+    found, bits = run_where_needed(branches and closed.size > SMALL, jnp.any(closed), look, in_flight)
+    return (found if rough or not problem.rubs else None), bits
 
 
 def _load(law: ContactLaw, view: View, closed: B_m) -> _Load:
