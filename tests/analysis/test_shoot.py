@@ -34,6 +34,7 @@ def thrown():
     return analysis.shoot(PUCK, [1.0], [0.0], starts, t1=1.0, target=away)
 
 
+@pytest.mark.slow
 def test_a_target_behind_a_bounce_is_met_by_the_force_by_hand(thrown):
     # its slope by the force is of order 1, and the motions have nine digits
     np.testing.assert_allclose(thrown.controls.ravel(), FORCE, atol=1e-4)

@@ -55,6 +55,7 @@ def start():
     return np.concatenate([places, rng.uniform(0, 6, (COUNT, 1))], axis=1).ravel()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scheme", "e"),
     [(ji.Maury(), 0.0), pytest.param(ji.MoreauJean(theta=0.0), 0.5, marks=pytest.mark.slow)],

@@ -56,6 +56,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", METHODS, ids=lambda x: type(x).__name__)
 @pytest.mark.parametrize("name", slow_but(["ball that rolls and spins"], CASES))
 def test_motions_and_derivatives_converge_with_first_order(name, scheme):

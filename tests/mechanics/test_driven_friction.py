@@ -80,6 +80,7 @@ def test_two_blocks_that_stop_or_turn_round_together(scheme):
         np.testing.assert_allclose(slopes[lane], own[lane] * np.eye(2), rtol=0, atol=digits)
 
 
+@pytest.mark.slow
 def test_a_block_that_is_lifted_off_within_its_cone():
     """Force and room in the cone vanish together: straight up, or along a line inside the cone; for mu above 1 too.
 

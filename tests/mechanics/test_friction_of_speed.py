@@ -62,6 +62,7 @@ def test_a_block_that_slides_and_stops(name):
         np.testing.assert_allclose(slope, jax.jacfwd(exact)(numbers), atol=5 * tolerance)
 
 
+@pytest.mark.slow
 def test_at_rest_it_is_the_value_at_zero():
     """A block sticks up to mu(0) and slips beyond, with the acceleration f - g mu(v)."""
     falling = block(lambda s, args: 0.2 + 0.2 * jnp.exp(-s / 0.5))

@@ -113,6 +113,7 @@ def governed(limit, brake, v0, t1=1.2):
     return jnp.stack([way + 2 * (t1 - freed) ** 3 / 3, limit + 2 * (t1 - freed) ** 2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scheme", "steps"), [slow(SCHEME, 50), (ji.EventDriven(1e-11, 1e-11, order=5), 3)], ids=["corrected", "driven"]
 )

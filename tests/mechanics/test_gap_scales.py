@@ -61,6 +61,7 @@ def test_a_block_on_an_incline_whatever_its_gap(name):
         assert status == other == 0
 
 
+@pytest.mark.slow
 def test_static_friction_is_scaled_too():
     """The block breaks away when the incline's share of a growing pull leaves the cone:
     (g sin + p t) / (g cos) = mu_s."""

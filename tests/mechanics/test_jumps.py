@@ -147,6 +147,7 @@ def test_jump_of_a_force_is_told_or_right(scheme, name):
 LOCATED = [(ji.EventCorrected(), {"h": 0.00501}), (ji.EventDriven(order=5), {"steps": 300})]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("of", "scheme", "options"),
     [
@@ -411,6 +412,7 @@ def test_a_start_on_a_border_matters_to_what_moves_the_border(scheme, steps):
     assert by(PULLED, [0.0], [0.0], "args", scheme, steps, **BEGUN).status == ji.Status.DERIVATIVE_JUMP
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scheme", "steps"), STARTED[1:], ids=lambda x: type(x).__name__)
 def test_a_force_that_begins_at_the_start_matters_to_derivatives_by_it(scheme, steps):
     switched = ji.Problem(lambda t, q, v, args: jnp.where(t > 1.0, args, 2.0 * args) + 0 * q)

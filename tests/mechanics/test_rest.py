@@ -151,6 +151,7 @@ def test_what_rests_stays_and_has_not_failed(name):
     check_rest(name, 1e-3, jnp.float64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["four feet", *(slow(x) for x in RESTING if x not in ("four feet", "springs"))])
 def test_what_rests_stays_in_single_precision(name):
     check_rest(name, 1e-2, jnp.float32)
@@ -244,6 +245,7 @@ def test_without_friction_rounding_is_no_slip():
     np.testing.assert_allclose(by(found)[:, :8], 2 * [along[:, :, None] * along[:, None, :]], atol=1e-13)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["three legs", slow("four legs")])
 @pytest.mark.parametrize("scheme", [slow(ji.EventCorrected(trials=200)), ji.EventDriven(trials=400)], ids=repr)
 def test_stools_that_slide_and_spin_stop_on_all_feet_at_once(scheme, kind):

@@ -6,6 +6,7 @@ import pytest
 
 import jaximpact as ji
 from jaximpact import Status
+from support.breadth import slow
 
 D, T1 = 4, 0.05
 DRIVEN = ji.EventDriven(1e-12, 1e-14)
@@ -116,7 +117,7 @@ INCLINE = ji.Problem(
 
 @pytest.mark.parametrize(
     ("scheme", "steps", "tolerance"),
-    [(DRIVEN, 1, 1e-10), (ji.EventCorrected(), 50, 1e-10), (ji.MoreauJean(), 500, 1e-3)],
+    [slow(DRIVEN, 1, 1e-10), slow(ji.EventCorrected(), 50, 1e-10), (ji.MoreauJean(), 500, 1e-3)],
     ids=lambda x: type(x).__name__,
 )
 def test_a_start_on_a_rough_incline(scheme, steps, tolerance):

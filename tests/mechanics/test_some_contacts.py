@@ -74,6 +74,7 @@ class Part(Corrected):
         return (1, 40)
 
 
+@pytest.mark.slow
 def test_a_step_among_few_contacts_leaves_a_state_as_it_found_it():
     """In shapes and types, by tracing alone."""
     scheme, law = Corrected(ji.MoreauJean(), branches=True), Solved(ji.ActiveSet())
