@@ -64,7 +64,9 @@ def seek_border(
     which = search.borders | negative
     closes = which & (rate < 0)
     correction = jnp.where(closes, -value / jnp.where(closes, rate, -1), jnp.inf)
-    nearest = jnp.arange(len(value)) == jnp.argmin(jnp.where(which, correction, jnp.inf))
+    # one of them even where all rise, as a level does whose zero the trial began a little behind
+    finite = jnp.minimum(correction, jnp.finfo(value.dtype).max)
+    nearest = jnp.arange(len(value)) == jnp.argmin(jnp.where(which, finite, jnp.inf))
     close = jnp.where(jnp.any(nearest & slid), SETTLED, CLOSE)
     # a level that is below zero, but rises, has crossed its border earlier, however near that of another level is:
     # bisect
