@@ -65,28 +65,28 @@ def pressed_at_start(
     by, none = motion.by, jnp.zeros((), jnp.int32)
     if by is not None and not by.moves_start(problem, t, q, args):
         return None, none
-    view = View.at(problem, t, q, v, args)
-    contacts, speed = view.contacts, view.gap_velocity
-    at = closure(contacts, -speed, q, v, lax.stop_gradient(motion.h), view.free)
+    # pairs on a list have no matrices of several
+    rough, listed = problem.rubs and not problem.gaps.local, problem.rubs and problem.gaps.local
+    place = Place.at(problem, t, q, v, args, None) if rough else None
+    view = View.at(problem, t, q, v, args) if place is None else place.view
+    contacts, speed, h = view.contacts, view.gap_velocity, lax.stop_gradient(motion.h)
+    at = closure(contacts, -speed, q, v, h, view.free)
     closed = at.closed & ~at.outward
-    dense, rough = contacts.dense, problem.rubs and contacts.dense
 
     def look() -> tuple[Pressed, I0]:
         e = jnp.broadcast_to(problem.restitution_at(motion.e, speed, args), closed.shape)
-        of = _load_with_friction(problem, motion, closed, e) if rough else _load(law, view, closed)
-        doubtful = (of.stays & ~of.pressed.loaded) | (of.pressed.loaded & ((e >= 1) | of.unsure))
-        if problem.rubs and not dense:
-            doubtful |= of.stays  # pairs on a list have no matrices of several
-        elif dense:
+        of = _load(law, view, closed) if place is None else _load_with_friction(problem, motion, place, closed, e)
+        doubtful = (of.stays & (~of.pressed.loaded | listed)) | (of.pressed.loaded & ((e >= 1) | of.unsure))
+        if contacts.dense:
             doubtful &= ~jnp.any(closed[:, None] & closed[None, :] & (contacts.angles() < FACING), axis=1)
         return of.pressed, as_status(jnp.any(doubtful), Status.DERIVATIVE_EVENTS)
 
     # matrices of all pairs of contacts: of 184, .4 ms in the code of a start, which is not optimised
     open_ = jnp.zeros_like(closed)
-    k = jax.eval_shape(problem.slip_velocity, *motion.start).shape[1] if rough else 0
-    in_flight = lambda: (Pressed(open_, jnp.zeros((len(closed), k), q.dtype), open_, view.free, view.free), none)
+    still = jnp.zeros((len(closed), 0), q.dtype) if place is None else 0 * place.slip
+    in_flight = lambda: (Pressed(open_, still, open_, view.free, view.free), none)
     found, bits = run_where_needed(branches and closed.size > SMALL, jnp.any(closed), look, in_flight)
-    return (found if rough or not problem.rubs else None), bits
+    return None if listed else found, bits
 
 
 def _load(law: ContactLaw, view: View, closed: B_m) -> _Load:
@@ -101,14 +101,13 @@ def _load(law: ContactLaw, view: View, closed: B_m) -> _Load:
     return _Load(Pressed(loaded, jnp.zeros((len(closed), 0), free.dtype), none, view.free, view.free), stays, none)
 
 
-def _load_with_friction(problem: Problem, motion: Motion, closed: B_m, e: F_m) -> _Load:
-    """What ``closed`` contacts (m,) with friction do, by Coulomb's law.
+def _load_with_friction(problem: Problem, motion: Motion, place: Place, closed: B_m, e: F_m) -> _Load:
+    """What ``closed`` contacts (m,) with friction do at a `Place`, by Coulomb's law.
 
     Where a contact slips, friction is a fixed part of the normal force in all bounces, but if that turns, or depends on
     the speed of slip. One that rests takes up, if it has one impact, the impulse which its force would have had in
     flight. In other cases it depends on the order of bounces where the motion goes on.
     """
-    place = lax.stop_gradient(Place.at(problem, *motion.start, None))
     cones, moves = place.cones, place.moving(lax.stop_gradient(motion.h))
     slip_direction = jnp.where(moves[:, None], heading(place.slip), 0)
     force, modes = place.decide(closed, slip_direction, jnp.zeros_like(cones.offset))
