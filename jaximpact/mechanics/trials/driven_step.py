@@ -31,7 +31,7 @@ from .short_moves import at_impact, move_to_zero
 from .stops import check_surface, surface_to_watch
 from .tableau import TABLEAUS
 from .totals import StepTotals, add_joint_impulse, add_late_impulse
-from .trial import Base, Hold, Trial, attempt, frozen, grazes
+from .trial import ROUNDING, Base, Hold, Trial, attempt, frozen, grazes
 
 if TYPE_CHECKING:
     from ..schemes.event_driven import DrivenState
@@ -245,17 +245,21 @@ def _arrive(
     before = regime.before(problem, event, base.where, ends, jolt.shoved, arrival.closed, args)
     candidates = arrival.candidates | (arrival.closed & before.jammed)
     found = collide(problem, law, motion, arrival.flights, event, before, candidates, arrival.near, spread)
-    moved = APPROACH * frozen(trial_end.q - base.q)
     status = ends.status | jolt.status | found.status
-    status |= gradient_status(law, problem, metric, contacts, At(t, q, v, args), moved, candidates)
+    moved, time = frozen((trial_end.q - base.q, trial_end.elapsed - base.elapsed))
+    # of a body at rest, which moves by rounding or by the error of its forces, changes of gaps are rounding too
+    square, of_forces = lambda x: x @ metric.times(x), jnp.full_like(q, ROUNDING * base.force_error * time**2)
+    resolved = frozen(square(moved) >= square(1e3 * jnp.finfo(q.dtype).eps * q) + square(of_forces))
+    at = At(t, q, v, args)
+    status |= gradient_status(law, problem, metric, contacts, at, APPROACH * moved, candidates & resolved)
     # behind a border all contacts are looked at anew, as behind an impact
     of_force = regime.of_force(switched)
     struck = jnp.any(found.impact) | jnp.any(of_force)
     moved_contacts = found.closed != base.closed
     change = Change(loosed, ends.stopped, ends.breaks, found.rests, moved_contacts, of_force, struck, begins)
     where = regime.behind(trial_end, arrival.crossed, frozen((t, q, v, args)))
-    at = (t, trial_end.elapsed + arrival.delay, found.q, found.v, found.closed & ~loosed, where)
-    after, failure = regime.settle(step, *at, change, substep)
+    place = (t, trial_end.elapsed + arrival.delay, found.q, found.v, found.closed & ~loosed, where)
+    after, failure = regime.settle(step, *place, change, substep)
     status |= failure | regime.status_of_arrival(step, arrival, ends, change, base, trial_end, after)
     record = totals.record
     if record is not None:
