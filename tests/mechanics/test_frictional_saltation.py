@@ -73,7 +73,8 @@ def test_a_slow_slip_beside_a_fast_impact_is_no_rest(dtype, tolerance):
     found = ji.sensitivities(problem, q0, v0, t1=0.6, steps=120, wrt=("v0", "friction"), projection=projection)
     assert found.status == 0
     by = found.jacobian["v"]
-    np.testing.assert_allclose(by["v0"][0], [1, 0, 0], rtol=0, atol=1e-4)
+    # upwards it would fly for a while, and lose mu of that speed less
+    np.testing.assert_allclose(by["v0"][0], [1, 0.02, 0], rtol=0, atol=1e-4)
     assert abs(by["friction"][0, 0] + 9.81 * 0.6) < 0.1  # the rest of a step of .05 is that of the start
 
 
