@@ -237,8 +237,6 @@ class Contacts(NamedTuple):
     def leaning(self, slip: Slip, along: F_mk) -> Contacts:
         """Returns contacts without tangential rows, whose normal impulses bring tangential ones, ``along`` (m, k) times
         as large, at the rows of ``slip``."""
-        if slip.k == 0:
-            return self
         response = self.response + jnp.einsum("dmk,mk->dm", slip.response, along)
         return AskewContacts.of(self.gap, self.jacobian, response, self.drift)
 
