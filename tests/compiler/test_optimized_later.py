@@ -78,7 +78,9 @@ def every_motion():
     in the slow suite but for spheres in a row."""
     for entry in catalogue.entries():
         for scheme in SCHEMES:
-            if not (isinstance(scheme, ji.Maury) and entry.case().restitution):
+            rubs, jointed = entry.problem.rubs and not scheme.traits.friction, entry.problem.joints is not None
+            inelastic = isinstance(scheme, ji.Maury) or (jointed and isinstance(scheme, ji.PaoliSchatzman))
+            if not (rubs or (inelastic and entry.case().restitution)):
                 yield pytest.param(
                     entry.name, None, scheme, marks=pytest.mark.slow, id=f"{entry.name}-{type(scheme).__name__}"
                 )
