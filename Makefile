@@ -31,7 +31,7 @@ test-slow: setup
 
 # a clean status implies a right result, over 2000 random systems, kinks, jumps and opposed gaps included
 honesty: setup
-	$(BIN)/python -m pytest -m slow tests/properties/test_honesty.py tests/properties/test_honesty_pieces.py tests/properties/test_honesty_friction.py tests/properties/test_honesty_lattice.py tests/properties/test_honesty_jolts.py tests/properties/test_honesty_linkages.py -s
+	$(BIN)/python -m pytest -m slow tests/properties/test_honesty*.py -s
 
 lint: setup
 	$(BIN)/ruff check .

@@ -113,13 +113,14 @@ class MotionLoop:
         start. ``neighbours``: the neighbour list, None without one.
         """
         law = replace(self.law, small_sets=False)
-        motion, impulse, joints, status = admissible_start(self.problem.near(neighbours), law, motion)
+        problem = self.problem.near(neighbours)
+        motion, impulse, joints, status = admissible_start(problem, law, motion)
         if self.tells:
-            pressed, bits = pressed_at_start(self.problem.near(neighbours), law, motion, self.program.per_lane_branches)
+            pressed, bits = pressed_at_start(problem, law, motion, self.program.per_lane_branches)
             # a velocity that is taken away is an impact at t0
             struck = (status & int(Status.START_VELOCITY_PROJECTED)) != 0
             status = status | bits | as_status(struck, Status.DERIVATIVE_AT_END)
-            motion = put_on_surfaces(self.problem.near(neighbours), motion, pressed)
+            motion = put_on_surfaces(problem, motion, pressed)
         if self.tells_jumps and not self.locates:
             status = status | on_border_at_start(self.problem, motion)
         return motion, impulse, joints, status

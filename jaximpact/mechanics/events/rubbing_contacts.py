@@ -67,6 +67,13 @@ class Place(NamedTuple):
         mode, way = jnp.where(acts, modes.mode, OPEN), jnp.where(acts[:, None], modes.direction, 0)
         return jnp.where(acts[:, None], force, 0), modes._replace(mode=mode, direction=way)
 
+    def decide_at_start(self, closed: Array, h: Array) -> tuple[Array, Array, FrictionInfo]:
+        """Returns which contacts (m,) slip where a motion with steps h begins, and what `decide` says of the ``closed``
+        ones (m,), of no known forces."""
+        moves = self.moving(h)
+        slip_direction = jnp.where(moves[:, None], heading(self.slip), 0)
+        return moves, *self.decide(closed, slip_direction, jnp.zeros_like(self.cones.offset))
+
     def velocity(self) -> Array:
         """Returns the velocities (m, 1 + k) of gaps and slips."""
         return jnp.concatenate([self.view.gap_velocity[:, None], self.slip], axis=1)
@@ -120,8 +127,7 @@ def held_velocity(problem: Problem, t: Array, h: Array, q: Array, v: Array, clos
     The value changes by rounding only, but derivatives change. ``closed`` (m,): mask of closed contacts.
     """
     here = Place.at(problem, t, q, v, args, None)
-    slip_direction = jnp.where(here.moving(h)[:, None], heading(here.slip), 0)
-    _, modes = here.decide(closed, slip_direction, jnp.zeros_like(here.cones.offset))
+    _, _, modes = here.decide_at_start(closed, h)
     sticks = here.cones._replace(offset=here.velocity())
     mode = jnp.where(modes.mode == STICK, STICK, OPEN)
     return v + here.cones.response @ sticks.in_modes(jnp.zeros_like(sticks.offset), mode, modes.direction).ravel()

@@ -108,9 +108,8 @@ def _load_with_friction(problem: Problem, motion: Motion, place: Place, closed: 
     the speed of slip. One that rests takes up, if it has one impact, the impulse which its force would have had in
     flight. In other cases it depends on the order of bounces where the motion goes on.
     """
-    cones, moves = place.cones, place.moving(lax.stop_gradient(motion.h))
-    slip_direction = jnp.where(moves[:, None], heading(place.slip), 0)
-    force, modes = place.decide(closed, slip_direction, jnp.zeros_like(cones.offset))
+    cones = place.cones
+    moves, force, modes = place.decide_at_start(closed, lax.stop_gradient(motion.h))
     loaded, size = closed & (modes.mode != OPEN), lengths(force[:, 1:])
     along = force[:, 1:] / jnp.where(loaded, force[:, 0], 1)[:, None]
     stays = loaded | (closed & (cones.velocity(force)[:, 0] <= place.rounding()))
@@ -120,17 +119,17 @@ def _load_with_friction(problem: Problem, motion: Motion, place: Place, closed: 
     turns = lengths(own[:, 0, 1:]) > sharp * own[:, 0, 0]
     bounces = (e > 0) & (turns | (size > sharp * force[:, 0]))
     slipping = size > (1 + sharp) * cones.friction * force[:, 0]  # static friction, which an impact has not
-    unsure = coupled | bounces | slipping
-    turning = slip_direction.shape[1] > 1 or isinstance(problem.friction, OfSpeed)
+    of_order = coupled | bounces | slipping
+    turning = along.shape[1] > 1 or isinstance(problem.friction, OfSpeed)
     by = motion.by
     drift = lambda t, q, args: problem.slip_velocity(t, q, jnp.zeros_like(q), args)
     if by is None or by.v0 or by.changes(drift, *motion.start[:2], motion.args, of=(by.t0, by.q0)):
-        unsure |= modes.mode == SLIP  # from rest, to which friction would bring a slip the other way first
+        of_order |= modes.mode == SLIP  # from rest, to which friction would bring a slip the other way first
     # the impulse D that bounces p are ahead of the forces N: sum p D = -2 N int D dt of each / (1 - e), that before it,
     # and 2 e N int D dt / (1 - e), that behind it
     share = 2 / jnp.where(e < 1, 1 - e, 1)
     mean = lambda times: place.view.free + cones.response @ ((1 + times)[:, None] * force).ravel()
-    unsure = (rests & unsure) | (loaded & moves & coupled & turning)
+    unsure = (rests & of_order) | (loaded & moves & coupled & turning)
     return _Load(Pressed(loaded, along, loaded & moves, mean(-share), mean(e * share)), stays, unsure)
 
 
