@@ -71,6 +71,22 @@ def test_contacts_that_stick_in_a_corner_depend_on_each_other(turning):
     assert dependent(stick) and not dependent(slip)
 
 
+def test_the_ends_of_an_edge_depend_on_each_other_however_it_lies():
+    """If both stick, as where a box tips over its edge: five equations of the six. Whatever rows come first, and if
+    those nearly depend on each other before the last does."""
+    rng = np.random.default_rng(4)
+    inertia = np.array([0.0125, 0.0425, 0.05]) / 12
+    turns = np.linalg.qr(rng.normal(size=(2000, 3, 3)))[0]
+    ends = np.einsum("nij,aj->nai", turns, np.array([[0.1, 0.05, -0.025], [-0.1, 0.05, -0.025]]))
+    rows = np.array([[[[*axis, *np.cross(p, axis)] for axis in np.eye(3)[[2, 0, 1]]] for p in pair] for pair in ends])
+    rows = rows.reshape(len(turns), 6, 6)
+    rows[..., 3:] = rows[..., 3:] @ turns / np.sqrt(inertia)
+    delassus = jnp.asarray(rows @ np.swapaxes(rows, 1, 2))
+    dependent = jax.jit(jax.vmap(lambda matrix, mode: cones.dependent(matrix, mode, jnp.full(2, 0.4)), (0, None)))
+    assert np.all(dependent(delassus, jnp.array([cones.STICK, cones.STICK])))
+    assert not np.any(dependent(delassus, jnp.array([cones.STICK, cones.SLIP])))
+
+
 def test_rounding_leads_away_from_no_impulse_that_is_one_of_many():
     """Ten thousand Newton steps at the solution, as of steps at rest: each may add its rounding, 1e-8 of the terms, to
     what no velocity shows."""
@@ -86,7 +102,7 @@ def test_rounding_leads_away_from_no_impulse_that_is_one_of_many():
 @pytest.mark.parametrize("feet", [4, slow(3), slow(6)])
 def test_forces_inside_the_cones_are_found_wherever_there_are_some(feet, dtype):
     """Of a body on several feet that others hold, near the limit of friction too and whatever the scales of the gaps;
-    none where the load is too large."""
+    none where the load is too large. One more foot is in the air."""
     rng = np.random.default_rng(5)
     angle = 2 * np.pi * np.arange(feet) / feet
     places = np.stack([1.4 * np.cos(angle), 1.4 * np.sin(angle), np.full(feet, -0.5)], axis=1)
@@ -97,17 +113,20 @@ def test_forces_inside_the_cones_are_found_wherever_there_are_some(feet, dtype):
     rows[2, 1:] = 0  # no friction, no tangents
     each = np.ones((feet, 3))
     each[:, 0] = scale
-    scaled = (rows * each[..., None]).reshape(3 * feet, 6)
-    mode, still = np.where(mu > 0, cones.STICK, cones.SLIP), jnp.zeros((feet, 2), dtype)
+    air = 0.3 * rng.normal(size=(1, 3, 6))
+    scaled = np.concatenate([rows * each[..., None], air]).reshape(3 * feet + 3, 6)
+    mode, still = np.append(np.where(mu > 0, cones.STICK, cones.SLIP), cones.OPEN), jnp.zeros((feet + 1, 2), dtype)
 
     @jax.jit
     @jax.vmap
     def found(load):
-        offset = -(scaled.astype(dtype) @ load).reshape(feet, 3)
-        problem = cones.ConeProblem(*(jnp.asarray(x, dtype) for x in (scaled, scaled.T, offset, mu * scale)))
-        start = problem.in_modes(jnp.zeros((feet, 3), dtype), mode, still, times=2)
+        offset = -(scaled.astype(dtype) @ load).reshape(feet + 1, 3)
+        friction = np.append(mu * scale, 0.5)
+        problem = cones.ConeProblem(*(jnp.asarray(x, dtype) for x in (scaled, scaled.T, offset, friction)))
+        start = problem.in_modes(jnp.zeros((feet + 1, 3), dtype), mode, still, times=2)
         x, some = inside_cones(problem, start, mode, still)
-        return start * jnp.asarray(each, dtype), x * jnp.asarray(each, dtype), problem.velocity(x), some
+        unit = jnp.asarray(each, dtype)
+        return start[:feet] * unit, x[:feet] * unit, problem.velocity(x)[:feet], some & jnp.all(x[feet] == 0)
 
     def loads(share):
         """64 loads that forces of this share of friction balance, in any directions."""

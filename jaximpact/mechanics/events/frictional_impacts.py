@@ -85,6 +85,7 @@ def strike(
     after = speed + change[:, 0]
     terms = jnp.abs(v) + jnp.abs(cones.response) @ jnp.abs(x).ravel()
     opened = candidates & (after > noise(contacts, terms, speed))
+    lands |= lax.stop_gradient(impact & ~opened)  # those that it has stopped: their forces decide
     work = lax.stop_gradient(jnp.sum(x * (jnp.concatenate([speed[:, None], slip.of(v)], axis=1) + 0.5 * change)))
     scale = lax.stop_gradient(jnp.sum(jnp.abs(x * change)))
     acts = lax.stop_gradient(x[:, 0]) > 0
@@ -106,7 +107,7 @@ def strike(
     moves = speeds > resolution
     near = acts & (mu > 0) & jnp.where(moves, speeds <= slack, margin <= slack)
     status |= as_status(jnp.any(near & impact), Status.DERIVATIVE_EVENTS)
-    rests = (acts | stuck) & ~moves & (cones.at_rest > 0)
+    rests = candidates & ~moves & (cones.at_rest > 0)
     v = v + cones.response @ x.ravel()
     return Blow(v, x, x[:, 0], lands, jnp.zeros_like(lands), opened, rests, slow, error, status), pull
 

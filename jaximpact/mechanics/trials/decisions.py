@@ -17,14 +17,13 @@ from ..status import Status, as_status
 from .bases import NOTHING, zero_of_gaps
 from .borders import rounding_of_levels
 from .changes import Change
-from .mode_forces import cone_room, forces_in_modes, held_in_modes
+from .mode_forces import cone_room, forces_in_modes, held_in_modes, unsure
 from .modes import Modes, at_limit
 from .pieces import Pieces
 from .trial import Base, frozen
 from .ways import times_of
 
 sought_inside = cold(inside_cones)
-SHIFTS = 16  # by which forces that are not unique are off, in shifts of `cones`
 EDGE = 1e-6  # of a force or an acceleration: too small to decide whether a contact sticks
 
 
@@ -118,7 +117,7 @@ def _decide(
         # contacts without force would hold by their tangential forces alone
         idle &= mode == STICK
         held = lax.cond(jnp.any(idle), lambda: forces_in_modes(place, found, stays), lambda: held)
-        out = (acts | idle) & (mode == STICK) & (cone_room(place, held) < -_unsure(place, found, tolerated))
+        out = (acts | idle) & (mode == STICK) & (cone_room(place, held) < -tolerated - unsure(place, found))
         again = jnp.where(out[:, None], -heading(held[:, 1:]), slip_direction)
         if static:
             # with friction of slip, those begin to slip that no others hold
@@ -140,15 +139,14 @@ def _decide(
     *_, stays, found, accelerations = lax.fori_loop(
         0, (1 + static) * m + 1, lambda _, carry: lax.cond(carry[2], law, lambda x: x, carry), first
     )
+    held, least = forces_in_modes(place, found, stays), -tolerated - unsure(place, found)
+    idle, pulls = place.cones.scales() * found.force[:, 0] <= tolerated, place.cones.scales() * held[:, 0] < least
+    stays &= ~(idle & pulls & (accelerations[:, 0] > 0))
     edge = _on_edge(place, stays, found, slip_direction, accelerations)
     # with other data a contact without force may have one, and rub
-    edge |= jnp.any(stays & (place.cones.friction > 0) & (place.cones.scales() * found.force[:, 0] <= tolerated))
+    edge |= jnp.any(stays & idle & (place.cones.friction > 0))
     # beyond Painleve's bound no acceleration may satisfy the law: then velocities jump
-    held = forces_in_modes(place, found, stays)
-    wrong = stays & (
-        (accelerations[:, 0] < -1e3 * tolerated)
-        | (place.cones.scales() * held[:, 0] < -_unsure(place, found, tolerated))
-    )
+    wrong = stays & ((accelerations[:, 0] < -1e3 * tolerated) | pulls)
     matrix, mu = place.cones.delassus(), place.cones.friction
     beyond = jams(matrix, mu)
     lifts = candidates & (found.mode == OPEN) & could_jam(matrix, mu, slip_direction)
@@ -186,12 +184,6 @@ def _held_inside(
     several = (where.several & jnp.any(change.breaks)) | (anew & jnp.any(rests))
     force, breaks = lax.cond(several, look, lambda: (where.force, change.breaks))
     return where._replace(force=force), breaks
-
-
-def _unsure(place: Place, found: Modes, tolerated: Array) -> Array:
-    """Returns the errors (m,) of forces, as accelerations; those that are not unique a shift keeps near others."""
-    largest = jnp.max(jnp.abs(place.cones.scales()[:, None] * found.force))
-    return tolerated + jnp.where(found.several, SHIFTS * jnp.finfo(largest.dtype).eps ** 0.5 * largest, 0)
 
 
 def _on_edge(place: Place, closed: Array, found: Modes, slip_direction: Array, accelerations: Array) -> Array:

@@ -17,6 +17,8 @@ from .ways import WEAK
 if TYPE_CHECKING:
     from .pieces import Held
 
+SHIFTS = 16  # by which forces that are not unique are off, in shifts of `cones`
+
 
 def rubbing_now(place: Place, where: Modes, closed: Array) -> tuple[Array, Array]:
     """Returns the masks (m,) of the ``closed`` contacts (m,) that slip, and of those that stick, which have levels."""
@@ -29,6 +31,13 @@ def forces_in_modes(place: Place, where: Modes, closed: Array) -> Array:
     """Returns the forces (m, 1 + k) of contacts in known modes, with two derivatives."""
     cones, modes = at_limit(place, where.limit).cones, where.of(closed).mode
     return cones.in_modes(frozen(where.force), modes, where.way, times=3, several=where.several)
+
+
+def unsure(place: Place, where: Modes) -> Array:
+    """Returns the error () of forces in these modes that are not unique, as an acceleration: a shift keeps them near
+    others (`cones`)."""
+    largest = jnp.max(jnp.abs(place.cones.scales()[:, None] * where.force))
+    return frozen(jnp.where(where.several, SHIFTS * jnp.finfo(largest.dtype).eps ** 0.5 * largest, 0))
 
 
 def cone_room(place: Place, force: Array) -> Array:
@@ -57,6 +66,6 @@ def held_in_modes(place: Place, where: Modes, closed: Array, slack: Array) -> He
     """As `trial.hold`, at a `Place`, with ``closed`` contacts (m,) in their modes; forces are (m, 1 + k)."""
     force, view = forces_in_modes(place, where, closed), place.view
     a = view.free + place.cones.response @ force.ravel()
-    push = place.cones.scales() * force[:, 0] + place.rounding() + slack
+    push = place.cones.scales() * force[:, 0] + place.rounding() + slack + unsure(place, where)
     of_joints = view.joint_force + view.joints.reaction(place.cones.rows.T @ force.ravel())
     return a, force, frozen(jnp.where(closed, push, 0)), of_joints

@@ -7,14 +7,14 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ..contact.friction.cones import OPEN, SLIP, STICK, length
+from ..contact.friction.cones import OPEN, SLIP, STICK, direction, length
 from ..events.rubbing_contacts import Place, heading
 from ..friction import FrictionInfo, turn_components, turn_onto
 from ..problem import Problem
 from .pieces import Where
 from .steering import NODES, angles_at, rotated
 from .trial import frozen
-from .ways import beginning, headed, least_slip
+from .ways import clear, headed, least_slip
 
 
 class Modes(NamedTuple):
@@ -102,9 +102,13 @@ class Modes(NamedTuple):
         begins = slips & ~moves & ~self.limit[:, None]
 
         def begin() -> Array:
-            slip = cones.forces(modes, self.force, jnp.where(begins, 0, self.way))
+            # at the edge of its cone a contact hardly accelerates: then its direction is that of its friction
+            known = frozen(cones.forces(modes, self.force, self.way))
+            turns = begins & clear(cones, known)
+            slip = cones.forces(modes, known, jnp.where(turns, 0, self.way))
             stuck = modes._replace(mode=jnp.where(begins[:, 0], STICK, modes.mode))
-            return beginning(place, slip, cones.forces(stuck, self.force, self.way))
+            friction = jnp.where(turns, slip[:, 1:], cones.forces(stuck, self.force, self.way)[:, 1:])
+            return -direction(friction)
 
         way = jnp.where(moves & slips, heading(place.slip), self.way)
         way = jnp.where(begins, lax.cond(jnp.any(begins), begin, lambda: way), way)

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ..coefficients import lengths
-from ..contact.friction.cones import direction
 from ..events.rubbing_contacts import Place
 
 ROUGH = 4  # times the rounding of slips: slip velocities with directions of a few digits
@@ -61,7 +60,7 @@ def times_of(place: Place, force: Array, slips: Array, way: Array, floor: Array)
     rate, brakes = jnp.sum(way * pull, axis=1), place.cones.scales() * lengths(force[:, 1:])
     brakes = jnp.where(slips, brakes, 0)
     moves = speed > place.noise
-    weak = lengths(pull) <= WEAK * lengths(place.cones.offset[:, 1:])
+    weak = ~clear(place, force)[:, 0]
     slows = [slips & moves & (floor[:, 0] > 0) & (rate < 0), (moves | weak) & (brakes > 0)]
     first = [
         jnp.min(jnp.where(some, speed / jnp.where(some, by, 1), jnp.inf))
@@ -70,9 +69,8 @@ def times_of(place: Place, force: Array, slips: Array, way: Array, floor: Array)
     return frozen(jnp.stack([*first, jnp.max(brakes)]))
 
 
-def beginning(place: Place, slips: Array, sticks: Array) -> Array:
-    """Returns the directions (m, k) in which contacts begin to slip: opposite to their friction in the forces ``slips``
-    (m, 1 + k). Where the acceleration of slip by these is too small to give a direction, as at the edge of the cone,
-    opposite to their friction in ``sticks`` (m, 1 + k), the forces while they stuck."""
-    clear = lengths(place.cones.velocity(slips)[:, 1:]) > WEAK * lengths(place.cones.offset[:, 1:])
-    return -direction(jnp.where(frozen(clear)[:, None], slips, sticks)[:, 1:])
+def clear(place: Place, force: Array) -> Array:
+    """Tests which slips (m, 1) accelerate enough under contact forces (m, 1 + k) to have a direction; those at the edge
+    of the cone do not. Without derivatives."""
+    pull = lengths(place.cones.velocity(force)[:, 1:])
+    return frozen(pull > WEAK * lengths(place.cones.offset[:, 1:]))[:, None]

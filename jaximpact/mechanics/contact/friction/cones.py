@@ -156,8 +156,12 @@ def dependent(delassus: F_nn, mode: I_m, mu: F_m) -> B0:
     symmetric = 0.5 * (delassus + delassus.T)
     counts &= jnp.diagonal(symmetric) != 0  # rows of zeros are tangents that a contact does not have
     matrix = jnp.where(counts[:, None] & counts[None, :], symmetric, jnp.eye(m * size, dtype=delassus.dtype))
-    _, pivots = invert_semidefinite(matrix, 256 * float(jnp.finfo(delassus.dtype).eps))
-    return jnp.any(counts & ~(pivots > 0))
+    cut = 256 * float(jnp.finfo(delassus.dtype).eps)
+    inverse, pivots = invert_semidefinite(matrix, cut)
+    # a combination of rows has the square 1/b of its length if b is its entry in the inverse: nothing but rounding if
+    # that is a small part of the squares of its terms
+    rounding = jnp.diagonal(inverse) <= cut * (inverse**2 @ jnp.diagonal(matrix))
+    return jnp.any(counts & (rounding | ~(pivots > 0)))
 
 
 class ConeProblem(NamedTuple):

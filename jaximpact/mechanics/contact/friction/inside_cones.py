@@ -69,7 +69,7 @@ def inside_cones(problem: ConeProblem, x: F_mr, modes: I_m, slip_direction: F_mk
         return jnp.where(acts[:, None], u, jnp.zeros_like(u).at[:, 0].set(1))
 
     def within(x: F_mr, share: float) -> B0:
-        return jnp.all(~sticks | (lengths(x[:, 1:]) < share * mu * x[:, 0])) & jnp.all(x[:, 0] >= 0)
+        return jnp.all(~sticks | (lengths(x[:, 1:]) < share * mu * x[:, 0])) & jnp.all(~acts | (x[:, 0] >= 0))
 
     signs = jnp.full((1, size), -1, x.dtype).at[0, 0].set(1)
     eye, parameter = jnp.eye(m * size + 1, dtype=x.dtype), 2 * m + 1  # the latter of the barrier
@@ -105,7 +105,7 @@ def inside_cones(problem: ConeProblem, x: F_mr, modes: I_m, slip_direction: F_mk
     u = beyond(x, jnp.zeros((), x.dtype))
     least = jnp.min(jnp.where(acts, u[:, 0] - lengths(u[:, 1:]), jnp.inf)) / unit
     begin = _Search(x, least - 1, jnp.ones((), x.dtype), jnp.zeros((), jnp.int32), jnp.zeros((), bool))
-    x = held(lax.while_loop(goes_on, step, begin).x)  # to rounding
+    x = jnp.where(acts[:, None], held(lax.while_loop(goes_on, step, begin).x), 0)  # to rounding
     return x / each, within(x, JUST_INSIDE)
 
 
