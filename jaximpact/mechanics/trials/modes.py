@@ -95,24 +95,23 @@ class Modes(NamedTuple):
         contacts that have not ``changed`` () go on."""
         if self.way.shape[1] == 1:
             return self
-        modes, cones = self.of(closed), at_limit(place, self.limit)
         least, size = least_slip(place, self.force, atol, span)[:, None], length(place.slip)
         slides = (size > 2 * least) | ((self.floor > 0) & (size > 0.5 * least) & ~changed)
-        moves, slips = size > place.noise[:, None], (modes.mode == SLIP)[:, None]
-        begins = slips & ~moves & ~self.limit[:, None]
-
-        def begin() -> Array:
-            # at the edge of its cone a contact hardly accelerates: then its direction is that of its friction
-            known = frozen(cones.forces(modes, self.force, self.way))
-            turns = begins & clear(cones, known)
-            slip = cones.forces(modes, known, jnp.where(turns, 0, self.way))
-            stuck = modes._replace(mode=jnp.where(begins[:, 0], STICK, modes.mode))
-            friction = jnp.where(turns, slip[:, 1:], cones.forces(stuck, self.force, self.way)[:, 1:])
-            return -direction(friction)
-
-        way = jnp.where(moves & slips, heading(place.slip), self.way)
-        way = jnp.where(begins, lax.cond(jnp.any(begins), begin, lambda: way), way)
+        slips = (self.of(closed).mode == SLIP)[:, None]
+        begins = slips & (size <= place.noise[:, None]) & ~self.limit[:, None]
+        way = jnp.where(slips & ~begins, heading(place.slip), self.way)
+        way = jnp.where(begins, lax.cond(jnp.any(begins), self.beginning, lambda *_: way, place, closed, begins), way)
         return self._replace(way=way, floor=frozen(jnp.where(slides, least, -least)))
+
+    def beginning(self, place: Place, closed: Array, begins: Array) -> Array:
+        """Returns the ways (m, 2) of contacts that begin to slip (``begins``, (m, 1)): opposite to their friction."""
+        modes, cones = self.of(closed), at_limit(place, self.limit)
+        known = frozen(cones.forces(modes, self.force, self.way))
+        # at the edge of its cone a contact hardly accelerates: then its friction is that with which it stuck
+        turns = begins & clear(cones, known)
+        slip = cones.forces(modes, known, jnp.where(turns, 0, self.way))
+        stuck = modes._replace(mode=jnp.where(begins[:, 0], STICK, modes.mode))
+        return -direction(jnp.where(turns, slip, cones.forces(stuck, self.force, self.way))[:, 1:])
 
     def of_step(self, impulse: Array, closed: Array) -> tuple[Array, FrictionInfo]:
         """Returns the normal impulses (m,) of a step with impulses (m, 1 + k), and its report on friction."""
