@@ -41,13 +41,13 @@ def met_together(
     after the other gives the same result: if their gradients are orthogonal to each other (no pair is ``oblique``, (m,
     m)). ``speed`` (m,): gap velocities at v (d,).
 
-    Returns the contacts (m,) of the impact; those near zero (m,) that do not approach;
+    Returns the contacts (m,) of the impact; those near zero (m,) that neither approach nor leave;
     and whether contacts are to be treated together, ().
     """
-    reached = near & ~closed & jnp.any(candidates)
-    group = candidates | (reached & (speed < -noise(contacts, v, speed)))
+    reached, still = near & ~closed & jnp.any(candidates), noise(contacts, v, speed)
+    group = candidates | (reached & (speed < -still))
     together = (jnp.sum(group) > 1) & jnp.any(oblique & group[:, None] & (group | closed)[None, :])
-    return jnp.where(together, group, candidates), reached & ~group, together
+    return jnp.where(together, group, candidates), reached & (jnp.abs(speed) <= still), together
 
 
 def meets_within(spread: Array, contacts: Contacts, v: Array, speed: Array) -> Array:
