@@ -8,6 +8,7 @@ from scipy.special import ellipj
 
 import jaximpact as ji
 from jaximpact import planar, spatial
+from jaximpact.mechanics.status import DOUBTS, FAILURES
 from support.breadth import slow
 
 G = 9.81
@@ -260,6 +261,30 @@ def test_tossed_boxes_come_to_rest_on_a_face(restitution):
     # the error of a substep, 1e-9, in some hundred of them
     off = np.abs(found.q[still][:, -1, 2, None] - HALF)
     assert np.max(np.min(off, axis=1)) < 1e-7
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("restitution", [0.0, 0.5])
+def test_trusted_derivatives_of_tossed_boxes_are_those_of_differences(restitution):
+    system, q0, v0 = tossed(30, restitution)
+    options = {"t1": 0.5, "steps": 1, "progress": False}
+    found = ji.sensitivities(system.problem(), q0, v0, wrt=("v0",), scheme=ji.EventDriven(), **options)
+    way = np.random.default_rng(1).normal(size=v0.shape[1])
+    along = np.einsum("nij,j->ni", np.asarray(found.jacobian["q"]["v0"]).reshape(30, 7, 7), way)
+    h, scheme = 1e-6, ji.EventDriven(rtol=1e-11, atol=1e-11, trials=300)
+    shifts = np.array([1, -1, 2, -2])[:, None, None] * h * way
+    ends = ji.ensemble(
+        system.problem(), np.tile(q0, (4, 1)), (v0 + shifts).reshape(120, 7), save="final", scheme=scheme, **options
+    )
+    q = np.asarray(ends.q)[:, -1].reshape(4, 30, 7)
+    right, twice = (q[0] - q[1]) / (2 * h), (q[2] - q[3]) / (4 * h)
+    known = ~np.any(np.asarray(ends.failed).reshape(4, 30), axis=0)
+    trusted = known & ((np.asarray(found.status) & int(FAILURES | DOUBTS)) == 0)
+    assert np.sum(trusted) >= (5 if restitution == 0 else 25)
+    # differences are off by the square of their step, a third of what the double step changes; slips that end within
+    # the tolerance of 1e-9, beside others, leave some 1e-6 of a derivative
+    allowed = np.abs(twice - right).max(axis=1) + 1e-5 * (1 + np.abs(right).max(axis=1))
+    assert np.all((np.abs(along - right).max(axis=1) <= allowed)[trusted])
 
 
 RADIUS, MU, SPEED = 0.1, 0.3, 2.0
