@@ -17,7 +17,7 @@ from ..status import Status, as_status
 from .bases import NOTHING, zero_of_gaps
 from .borders import rounding_of_levels
 from .changes import Change
-from .mode_forces import cone_room, forces_in_modes, held_in_modes, unsure
+from .mode_forces import cone_room, forces_in_modes, held_in_modes, unsure_forces
 from .modes import Modes, at_limit
 from .pieces import Pieces
 from .trial import Base, frozen
@@ -117,7 +117,7 @@ def _decide(
         # contacts without force would hold by their tangential forces alone
         idle &= mode == STICK
         held = lax.cond(jnp.any(idle), lambda: forces_in_modes(place, found, stays), lambda: held)
-        out = (acts | idle) & (mode == STICK) & (cone_room(place, held) < -tolerated - unsure(place, found))
+        out = (acts | idle) & (mode == STICK) & (cone_room(place, held) < -tolerated - unsure_forces(place, found))
         again = jnp.where(out[:, None], -heading(held[:, 1:]), slip_direction)
         if static:
             # with friction of slip, those begin to slip that no others hold
@@ -139,7 +139,7 @@ def _decide(
     *_, stays, found, accelerations = lax.fori_loop(
         0, (1 + static) * m + 1, lambda _, carry: lax.cond(carry[2], law, lambda x: x, carry), first
     )
-    held, least = forces_in_modes(place, found, stays), -tolerated - unsure(place, found)
+    held, least = forces_in_modes(place, found, stays), -tolerated - unsure_forces(place, found)
     idle, pulls = place.cones.scales() * found.force[:, 0] <= tolerated, place.cones.scales() * held[:, 0] < least
     stays &= ~(idle & pulls & (accelerations[:, 0] > 0))
     edge = _on_edge(place, stays, found, slip_direction, accelerations)

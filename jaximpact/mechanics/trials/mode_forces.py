@@ -33,7 +33,7 @@ def forces_in_modes(place: Place, where: Modes, closed: Array) -> Array:
     return cones.in_modes(frozen(where.force), modes, where.way, times=3, several=where.several)
 
 
-def unsure(place: Place, where: Modes) -> Array:
+def unsure_forces(place: Place, where: Modes) -> Array:
     """Returns the error () of forces in these modes that are not unique, as an acceleration: a shift keeps them near
     others (`cones`)."""
     largest = jnp.max(jnp.abs(place.cones.scales()[:, None] * where.force))
@@ -66,6 +66,6 @@ def held_in_modes(place: Place, where: Modes, closed: Array, slack: Array) -> He
     """As `trial.hold`, at a `Place`, with ``closed`` contacts (m,) in their modes; forces are (m, 1 + k)."""
     force, view = forces_in_modes(place, where, closed), place.view
     a = view.free + place.cones.response @ force.ravel()
-    push = place.cones.scales() * force[:, 0] + place.rounding() + slack + unsure(place, where)
+    push = place.cones.scales() * force[:, 0] + place.rounding() + slack + unsure_forces(place, where)
     of_joints = view.joint_force + view.joints.reaction(place.cones.rows.T @ force.ravel())
     return a, force, frozen(jnp.where(closed, push, 0)), of_joints
