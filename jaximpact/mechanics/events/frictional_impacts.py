@@ -85,7 +85,7 @@ def strike(
     after = speed + change[:, 0]
     terms = jnp.abs(v) + jnp.abs(cones.response) @ jnp.abs(x).ravel()
     opened = candidates & (after > noise(contacts, terms, speed))
-    lands |= lax.stop_gradient(impact & ~opened)  # those that it has stopped: their forces decide
+    lands |= impact & ~opened  # those that it has stopped: their forces decide
     work = lax.stop_gradient(jnp.sum(x * (jnp.concatenate([speed[:, None], slip.of(v)], axis=1) + 0.5 * change)))
     scale = lax.stop_gradient(jnp.sum(jnp.abs(x * change)))
     acts = lax.stop_gradient(x[:, 0]) > 0

@@ -157,11 +157,11 @@ def dependent(delassus: F_nn, mode: I_m, mu: F_m) -> B0:
     counts &= jnp.diagonal(symmetric) != 0  # rows of zeros are tangents that a contact does not have
     matrix = jnp.where(counts[:, None] & counts[None, :], symmetric, jnp.eye(m * size, dtype=delassus.dtype))
     cut = 256 * float(jnp.finfo(delassus.dtype).eps)
-    inverse, pivots = invert_semidefinite(matrix, cut)
-    # a combination of rows has the square 1/b of its length if b is its entry in the inverse: nothing but rounding if
-    # that is a small part of the squares of its terms
-    rounding = jnp.diagonal(inverse) <= cut * (inverse**2 @ jnp.diagonal(matrix))
-    return jnp.any(counts & (rounding | ~(pivots > 0)))
+    inverse, _ = invert_semidefinite(matrix, cut)
+    # a combination of rows has the square 1/b of its length if b is its entry in the inverse, zero of rows left out:
+    # nothing but rounding if that is a small part of the squares of its terms
+    independent = jnp.diagonal(inverse) > cut * (inverse**2 @ jnp.diagonal(matrix))
+    return jnp.any(counts & ~independent)
 
 
 class ConeProblem(NamedTuple):
