@@ -106,13 +106,14 @@ def start(linkage: Linkage, seed: int) -> tuple[dict, np.ndarray, np.ndarray]:
 
 
 class End(NamedTuple):
-    """Position and velocity (d,) at the end, number of impacts, and the least speed of one;
-    0 if the reference does not go so far."""
+    """Position and velocity (d,) at the end, number of impacts, the least speed of one, 0 if the reference
+    does not go so far, and by how much the acceleration varies between impacts, in all."""
 
     q: np.ndarray
     v: np.ndarray
     impacts: int
     softest: float
+    variation: float
 
 
 class Motion:
@@ -178,22 +179,24 @@ class Motion:
     def end(self, q, v, t1: float, e: float, delay: Callable[[], float] = float) -> End:
         """From a start on the joints to time t1, with restitution e, and impacts that come late by what
         ``delay()`` says each time."""
-        d, t, impacts, softest = len(q), 0.0, 0, np.inf
+        d, t, impacts, softest, variation = len(q), 0.0, 0, np.inf, 0.0
         events = [lambda t, y, k=k: self.gaps(y[:d])[0][k] for k in range(len(self.linkage.striking))]
         for event in events:
             event.terminal, event.direction = True, -1
         while True:
             tolerance = {"method": "DOP853", "rtol": 1e-12, "atol": 1e-12, "max_step": 0.05}
             found = solve_ivp(self.rate, (t, t1), np.concatenate([q, v]), events=events, **tolerance)
+            accelerations = np.array([self.rate(*at)[d:] for at in zip(found.t, found.y.T, strict=True)])
+            variation += np.max(np.sum(np.abs(np.diff(accelerations, axis=0)), axis=0), initial=0.0)
             t, y = found.t[-1], found.y[:, -1]
             late = min(t + delay(), t1) if found.status == 1 else t
             if late > t:
                 t, y = late, solve_ivp(self.rate, (t, late), y, **tolerance).y[:, -1]
             q, v = self.on_joints(*np.split(y, 2))
             if found.status != 1:
-                return End(q, v, impacts, softest)
+                return End(q, v, impacts, softest, variation)
             contact = next(k for k, times in enumerate(found.t_events) if len(times))
             speed, q, v = self.struck(q, v, e, contact)
             impacts, softest = impacts + 1, min(softest, speed)
             if speed < SOFT or impacts > MANY:
-                return End(q, v, impacts, 0.0)
+                return End(q, v, impacts, 0.0, variation)
