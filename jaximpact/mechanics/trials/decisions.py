@@ -10,20 +10,21 @@ from jax import Array, lax
 from ...jaxtools.outlined import cold
 from ..coefficients import lengths
 from ..contact.friction.cones import OPEN, SLIP, STICK, could_jam, dependent, jams
-from ..contact.friction.inside_cones import inside_cones
+from ..contact.friction.inside_cones import JUST_INSIDE, inside_cones
 from ..events.rubbing_contacts import Place, heading
 from ..linearisation import noise
 from ..status import Status, as_status
 from .bases import NOTHING, zero_of_gaps
 from .borders import rounding_of_levels
 from .changes import Change
-from .mode_forces import cone_room, forces_in_modes, held_in_modes, unsure_forces
+from .mode_forces import cone_room, held_in_modes, unsure_forces
 from .modes import Modes, at_limit
 from .pieces import Pieces
 from .trial import Base, frozen
 from .ways import times_of
 
 sought_inside = cold(inside_cones)
+LESS = 1e-6  # part of friction without which contacts that break away accelerate clearly
 EDGE = 1e-6  # of a force or an acceleration: too small to decide whether a contact sticks
 
 
@@ -47,11 +48,18 @@ def base_in_modes(
     still = frozen(noise(view.contacts, v, view.gap_velocity))
     touching = frozen((view.contacts.gap <= roundoff) & (jnp.abs(view.gap_velocity) <= still)) & ~change.loosed
     candidates = (closed & ~change.loosed) | touching
-    changed = change.some | jnp.any(candidates & ~closed)
+    enters = candidates & ~closed
+
+    def inwards() -> Array:  # contacts that others hold anyway may stay open: their forces are not unique
+        accelerations = place.cones.velocity(where.forces(place, closed))[:, 0]
+        return jnp.any(enters & (accelerations < -place.rounding() - slack))
+
+    changed = change.some | frozen(lax.cond(jnp.any(enters), inwards, lambda: jnp.zeros((), bool)))
     anew = lambda: _decide(place, candidates, where, change, closed, substep, slack)
     as_before = lambda: _Decision(closed, where, jnp.zeros((), jnp.int32))
+    stuck = closed & (where.mode == STICK)
     closed, where, status = frozen(lax.cond(changed, anew, as_before))
-    where = where.onwards(place, closed, changed, atol, span)
+    where = where.onwards(place, closed, stuck, changed, atol, span)
     a, force, push, of_joints = held_in_modes(place, where, closed, slack)
     of_force = place.rounding() + slack
     parts = [place.slip_rounding(substep) + NOTHING * atol, of_force, of_force]
@@ -89,7 +97,8 @@ def _decide(
     slip_direction = jnp.where(slips[:, None], way, 0)
     tolerated = place.rounding() + slack
     where, breaks = _held_inside(place, candidates, where, change, slip_direction, tolerated)
-    slip_direction = jnp.where(breaks[:, None], -heading(where.force[:, 1:]), slip_direction)
+    begin = lambda: _breaking_away(place, candidates, where, breaks, slip_direction)
+    slip_direction = lax.cond(jnp.any(breaks), begin, lambda: slip_direction)
     m, static = len(candidates), place.cones.static is not None
 
     def law(carry: tuple) -> tuple:
@@ -108,7 +117,7 @@ def _decide(
         none = jnp.zeros_like(candidates)
         found = where._replace(mode=mode, way=way, force=force, several=several(mode_in_act), jammed=none, limit=limit)
         # forces in these modes are those of the solver to rounding
-        held = forces_in_modes(place, found, acts)
+        held = found.forces(place, acts)
         accelerations = place.cones.velocity(held)
         stays = acts | (candidates & (accelerations[:, 0] <= 1e3 * tolerated))
         # of a contact without force others may take their part: forces of all that stay are not unique then
@@ -116,12 +125,12 @@ def _decide(
         found = found._replace(mode=stay, several=lax.cond(jnp.any(idle), several, lambda _: found.several, stay))
         # contacts without force would hold by their tangential forces alone
         idle &= mode == STICK
-        held = lax.cond(jnp.any(idle), lambda: forces_in_modes(place, found, stays), lambda: held)
+        held = lax.cond(jnp.any(idle), lambda: found.forces(place, stays), lambda: held)
         out = (acts | idle) & (mode == STICK) & (cone_room(place, held) < -tolerated - unsure_forces(place, found))
         again = jnp.where(out[:, None], -heading(held[:, 1:]), slip_direction)
         if static:
             # with friction of slip, those begin to slip that no others hold
-            begins = place.cones.velocity(forces_in_modes(place, found._replace(limit=none), stays))[:, 1:]
+            begins = place.cones.velocity(found._replace(limit=none).forces(place, stays))[:, 1:]
             begins = jnp.any(limit) & ~jnp.any(out) & (jnp.sum(slip_direction * begins, axis=1) > tolerated)
             limit = (limit & ~begins) | out
         return (
@@ -139,7 +148,7 @@ def _decide(
     *_, stays, found, accelerations = lax.fori_loop(
         0, (1 + static) * m + 1, lambda _, carry: lax.cond(carry[2], law, lambda x: x, carry), first
     )
-    held, least = forces_in_modes(place, found, stays), -tolerated - unsure_forces(place, found)
+    held, least = found.forces(place, stays), -tolerated - unsure_forces(place, found)
     idle, pulls = place.cones.scales() * found.force[:, 0] <= tolerated, place.cones.scales() * held[:, 0] < least
     stays &= ~(idle & pulls & (accelerations[:, 0] > 0))
     edge = _on_edge(place, stays, found, slip_direction, accelerations)
@@ -155,6 +164,18 @@ def _decide(
     status |= as_status(jnp.any((stays & beyond) | lifts), Status.FRICTION_JAMMED)
     status |= as_status(jnp.any(wrong) & ~jnp.any(jammed), Status.CONTACTS_NOT_SOLVED)
     return _Decision(stays, found._replace(jammed=jammed), status)
+
+
+def _breaking_away(place: Place, candidates: Array, where: Modes, breaks: Array, slip_direction: Array) -> Array:
+    """Returns the directions (m, k) in which contacts slip where some break away (``breaks``, (m,)), others perhaps
+    with them: with friction as it is slips hardly accelerate there, so with a little less."""
+    cones = at_limit(place, where.limit | breaks).cones
+    less = jnp.where(where.several, 2 * (1 - JUST_INSIDE[where.force.shape[1]]), LESS)
+    weaker = place._replace(cones=cones._replace(friction=(1 - less) * cones.friction))
+    _, found = weaker.decide(candidates, slip_direction, where.force)
+    begins = (found.mode == SLIP)[:, None] & (slip_direction == 0)
+    broken = jnp.where(breaks[:, None], -heading(where.force[:, 1:]), slip_direction)
+    return jnp.where(begins, found.direction, broken)
 
 
 def _held_inside(

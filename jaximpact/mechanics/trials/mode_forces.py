@@ -10,13 +10,13 @@ from jax import Array
 from ..coefficients import lengths
 from ..contact.friction.cones import SLIP, STICK
 from ..events.rubbing_contacts import Place
-from .modes import Modes, at_limit
+from .modes import Modes
 from .trial import frozen
-from .ways import WEAK
 
 if TYPE_CHECKING:
     from .pieces import Held
 
+WEAK = 1e-6  # of the accelerations of slip without contact forces: small forces, by which no room is divided
 SHIFTS = 16  # by which forces that are not unique are off, in shifts of `cones`
 
 
@@ -25,12 +25,6 @@ def rubbing_now(place: Place, where: Modes, closed: Array) -> tuple[Array, Array
     mu = frozen(place.cones.friction)
     mode = where.of(closed).mode
     return (mode == SLIP) & (mu > 0), mode == STICK
-
-
-def forces_in_modes(place: Place, where: Modes, closed: Array) -> Array:
-    """Returns the forces (m, 1 + k) of contacts in known modes, with two derivatives."""
-    cones, modes = at_limit(place, where.limit).cones, where.of(closed).mode
-    return cones.in_modes(frozen(where.force), modes, where.way, times=3, several=where.several)
 
 
 def unsure_forces(place: Place, where: Modes) -> Array:
@@ -64,7 +58,7 @@ def cone_rooms(place: Place, force: Array, near: Array) -> tuple[Array, Array]:
 
 def held_in_modes(place: Place, where: Modes, closed: Array, slack: Array) -> Held:
     """As `trial.hold`, at a `Place`, with ``closed`` contacts (m,) in their modes; forces are (m, 1 + k)."""
-    force, view = forces_in_modes(place, where, closed), place.view
+    force, view = where.forces(place, closed), place.view
     a = view.free + place.cones.response @ force.ravel()
     push = place.cones.scales() * force[:, 0] + place.rounding() + slack + unsure_forces(place, where)
     of_joints = view.joint_force + view.joints.reaction(place.cones.rows.T @ force.ravel())

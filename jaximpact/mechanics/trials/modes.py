@@ -7,14 +7,14 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ..contact.friction.cones import OPEN, SLIP, STICK, direction, length
+from ..contact.friction.cones import OPEN, SLIP, length
 from ..events.rubbing_contacts import Place, heading
 from ..friction import FrictionInfo, turn_components, turn_onto
 from ..problem import Problem
 from .pieces import Where
-from .steering import NODES, angles_at, rotated
+from .steering import NODES, angles_at, rotated, way_of_acceleration
 from .trial import frozen
-from .ways import clear, headed, least_slip
+from .ways import headed, least_slip
 
 
 class Modes(NamedTuple):
@@ -90,28 +90,30 @@ class Modes(NamedTuple):
             frame=here, way=self.headed(place, along[..., 0]), force=force, angles=none[0], clock=none[1]
         )
 
-    def onwards(self, place: Place, closed: Array, changed: Array, atol: Array, span: Array) -> Modes:
-        """Returns the modes with the ways and slips from which a trial begins at a `Place`;
-        contacts that have not ``changed`` () go on."""
+    def onwards(self, place: Place, closed: Array, stuck: Array, changed: Array, atol: Array, span: Array) -> Modes:
+        """Returns the modes with the ways and slips from which a trial begins at a `Place`; contacts that have not
+        ``changed`` () go on. The slips of contacts that have ``stuck`` (m,) till now are errors of the integration."""
         if self.way.shape[1] == 1:
             return self
         least, size = least_slip(place, self.force, atol, span)[:, None], length(place.slip)
         slides = (size > 2 * least) | ((self.floor > 0) & (size > 0.5 * least) & ~changed)
         slips = (self.of(closed).mode == SLIP)[:, None]
-        begins = slips & (size <= place.noise[:, None]) & ~self.limit[:, None]
-        way = jnp.where(slips & ~begins, heading(place.slip), self.way)
-        way = jnp.where(begins, lax.cond(jnp.any(begins), self.beginning, lambda *_: way, place, closed, begins), way)
+        begins = slips & (size <= jnp.where(stuck[:, None], least, place.noise[:, None])) & ~self.limit[:, None]
+        before = self._replace(way=jnp.where(slips & ~begins, heading(place.slip), self.way))
+        way = lax.cond(jnp.any(begins), before.beginning, lambda *_: before.way, place, closed, begins[:, 0])
         return self._replace(way=way, floor=frozen(jnp.where(slides, least, -least)))
 
     def beginning(self, place: Place, closed: Array, begins: Array) -> Array:
-        """Returns the ways (m, 2) of contacts that begin to slip (``begins``, (m, 1)): opposite to their friction."""
-        modes, cones = self.of(closed), at_limit(place, self.limit)
-        known = frozen(cones.forces(modes, self.force, self.way))
-        # at the edge of its cone a contact hardly accelerates: then its friction is that with which it stuck
-        turns = begins & clear(cones, known)
-        slip = cones.forces(modes, known, jnp.where(turns, 0, self.way))
-        stuck = modes._replace(mode=jnp.where(begins[:, 0], STICK, modes.mode))
-        return -direction(jnp.where(turns, slip, cones.forces(stuck, self.force, self.way))[:, 1:])
+        """Returns the ways (m, 2) of contacts that begin to slip, ``begins`` (m,): along the acceleration of their
+        slip under friction against it, near the ways of these modes."""
+        cones = at_limit(place, self.limit).cones
+        pull = lambda way: cones.velocity(self._replace(way=way).forces(place, closed))[:, 1:]
+        return way_of_acceleration(pull, self.way, begins)
+
+    def forces(self, place: Place, closed: Array) -> Array:
+        """Returns the forces (m, 1 + k) of the ``closed`` contacts (m,) in these modes, with two derivatives."""
+        cones = at_limit(place, self.limit).cones
+        return cones.in_modes(frozen(self.force), self.of(closed).mode, self.way, times=3, several=self.several)
 
     def of_step(self, impulse: Array, closed: Array) -> tuple[Array, FrictionInfo]:
         """Returns the normal impulses (m,) of a step with impulses (m, 1 + k), and its report on friction."""

@@ -32,7 +32,7 @@ from .borders import rounding_of_levels, settle_sides
 from .changes import Arrival, Change, Ends
 from .decisions import base_in_modes
 from .jolts import status_of_crossing
-from .mode_forces import cone_rooms, forces_in_modes, held_in_modes, rubbing_now
+from .mode_forces import cone_rooms, held_in_modes, rubbing_now
 from .modes import Modes
 from .one_piece import OnePiece
 from .pieces import Pace, Pieces, Where
@@ -166,7 +166,7 @@ class RubbingContacts:
 
         def node(t: Array, q: Array, v: Array, way: Array) -> Node:
             place = where.place(self.on(where), t, q, v, args)
-            force = forces_in_modes(place, where._replace(way=way), closed)
+            force = where._replace(way=way).forces(place, closed)
             a, slip = place.view.free + place.cones.response @ force.ravel(), place.cones.slip()
             return Node(a, slip.jacobian, place.slip, place.cones.velocity(force)[:, 1:])
 
@@ -194,14 +194,14 @@ class RubbingContacts:
         place = where.place(self.on(where), t, q, v, args)
         where = where.facing(t, place)
         slips, sticks = rubbing_now(place, where, closed)
-        slip = signed(place.slip, where.way) - jnp.sum(where.floor, axis=1)
+        slip = signed(place, where.way) - jnp.sum(where.floor, axis=1)
         slip = jnp.where(slips & ~where.limit, slip, 1)
 
         def room() -> Array:
             # less than normal forces, whose zeros come first where a contact opens with no tangential force
             least = 1 + frozen(place.cones.at_rest)
             steep, zero = len(self.pieces.steep) > 0, jnp.zeros_like(t)
-            force = self.held(where, t, q, v, closed, zero, args)[1] if steep else forces_in_modes(place, where, closed)
+            force = self.held(where, t, q, v, closed, zero, args)[1] if steep else where.forces(place, closed)
             of_forces = cone_rooms(place, force, where.force)
             return jnp.concatenate([jnp.where(sticks, side / least, 1) for side in of_forces])
 

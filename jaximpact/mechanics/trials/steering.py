@@ -30,6 +30,8 @@ NODES = 5
 # iterations: each is a Newton step for the directions, and gains a factor of the trial's length for the rest of the
 # state
 TIMES = 8
+LONGEST_TURN = 0.5  # in one of these
+EDGE = 1e-6  # of the acceleration by friction: slips at the edge of their cones accelerate less
 
 
 class Rules(NamedTuple):
@@ -110,6 +112,31 @@ def steered(node: Callable[..., Node], way: Array, slips: Array, t: Array, base:
 
     first = jnp.zeros((k, m), s.dtype) + 0 * base.a[0], jnp.broadcast_to(base.a, (k, *base.a.shape))
     return lax.scan(improve, first, None, length=TIMES)[0][0]
+
+
+def way_of_acceleration(pull: Callable[[Array], Array], way: Array, begins: Array) -> Array:
+    """Returns the ways (m, 2) along which slips accelerate that begin, ``begins`` (m,), near the ways (m, 2); others
+    keep theirs, and so do those that would accelerate against it.
+
+    ``pull``: function of ways (m, 2) to accelerations of slip (m, 2). Their components across the ways determine
+    these where a slip does not accelerate yet, too, at the edge of its cone.
+    """
+    begins &= jnp.any(way != 0, axis=1)
+    across = lambda angle: jnp.where(begins, cross(rotated(way, angle), pull(rotated(way, angle))), angle)
+    slopes_at = lambda angle: frozen(jax.jacfwd(across)(angle))
+
+    def improve(angle: Array, _: object) -> tuple[Array, None]:
+        turn = linalg.inverse(slopes_at(angle)) @ across(angle)
+        return angle - jnp.clip(turn, -LONGEST_TURN, LONGEST_TURN), None
+
+    angle = frozen(lax.scan(improve, 0 * way[:, 0], None, length=TIMES)[0])
+    slopes = slopes_at(angle)
+    for _ in range(2):  # two derivatives
+        angle = angle - linalg.inverse(slopes) @ across(angle)
+    found = rotated(way, angle)
+    along = frozen(jnp.sum(found * pull(found), axis=1))
+    known = begins & (along >= -EDGE * jnp.abs(jnp.diagonal(slopes)))
+    return jnp.where(known[:, None], found, way)
 
 
 def angles_at(angles: Array, x: Array) -> Array:

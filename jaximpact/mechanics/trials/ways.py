@@ -17,23 +17,24 @@ from ..events.rubbing_contacts import Place
 
 ROUGH = 4  # times the rounding of slips: slip velocities with directions of a few digits
 BRIEF = 64  # roundings of time: slips that last no longer are zero
-WEAK = 1e-6  # of the accelerations of slip without contact forces: too small to have a direction
 
 frozen = lax.stop_gradient
 
 
-def signed(slip: Array, way: Array) -> Array:
-    """Returns the speeds (m,) of slips (m, k), negative where they go against the ways (m, k)."""
-    along = jnp.sum(way * slip, axis=1)
-    if slip.shape[1] == 1:
+def signed(place: Place, way: Array) -> Array:
+    """Returns the speeds (m,) of slips at a `Place`, negative where they go against the ways (m, k); those of rounding
+    go along these."""
+    along = jnp.sum(way * place.slip, axis=1)
+    if way.shape[1] == 1:
         return along
-    size = lengths(slip)
-    return jnp.where(frozen(along) < 0, -size, size)
+    size = lengths(place.slip)
+    size = jnp.where(frozen(size) > place.noise, size, along)
+    return jnp.where(frozen(along) < 0, -jnp.abs(size), size)
 
 
 def headed(place: Place, way: Array) -> Array:
     """Returns the directions (m, 2) of slip in space, or the ways (m, 2) where there is none."""
-    speed = signed(place.slip, way)[:, None]
+    speed = signed(place, way)[:, None]
     moves = frozen(jnp.abs(speed) > place.noise[:, None])
     return jnp.where(moves, place.slip / jnp.where(moves, speed, 1), way)
 
@@ -56,21 +57,15 @@ def times_of(place: Place, force: Array, slips: Array, way: Array, floor: Array)
     In the second time a change of slip across its direction decays. ``floor`` (m, 1): slips at which they stop,
     negative for contacts that begin to slip.
     """
-    speed, pull = signed(place.slip, way), place.cones.velocity(force)[:, 1:]
+    speed, pull = signed(place, way), place.cones.velocity(force)[:, 1:]
     rate, brakes = jnp.sum(way * pull, axis=1), place.cones.scales() * lengths(force[:, 1:])
     brakes = jnp.where(slips, brakes, 0)
     moves = speed > place.noise
-    weak = ~clear(place, force)[:, 0]
-    slows = [slips & moves & (floor[:, 0] > 0) & (rate < 0), (moves | weak) & (brakes > 0)]
+    # explicit substeps follow a slip from zero only where it accelerates more than friction would stop it
+    follows = lengths(pull) > brakes
+    slows = [slips & moves & (floor[:, 0] > 0) & (rate < 0), (moves | ~follows) & (brakes > 0)]
     first = [
         jnp.min(jnp.where(some, speed / jnp.where(some, by, 1), jnp.inf))
         for some, by in zip(slows, (-rate, brakes), strict=True)
     ]
     return frozen(jnp.stack([*first, jnp.max(brakes)]))
-
-
-def clear(place: Place, force: Array) -> Array:
-    """Tests which slips (m, 1) accelerate enough under contact forces (m, 1 + k) to have a direction; those at the edge
-    of the cone do not. Without derivatives."""
-    pull = lengths(place.cones.velocity(force)[:, 1:])
-    return frozen(pull > WEAK * lengths(place.cones.offset[:, 1:]))[:, None]

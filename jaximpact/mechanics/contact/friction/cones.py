@@ -238,14 +238,16 @@ class ConeProblem(NamedTuple):
 
         ``slip_direction`` (m, k): the directions in which contacts slip; if None, each slips in the direction of its
         velocity after the impulses. ``turning``: contacts for which ``slip_direction`` is zero slip in that direction
-        too. With given directions one step is exact; each further step makes derivatives of one more order exact.
+        too. With given directions one step is exact; each further step makes derivatives of one more order exact,
+        those of impulses that are not unique too, as the first has none.
         ``several`` (): whether impulses are not unique, if that is known.
         """
         # impulses are scaled to velocities by the largest diagonal entry of their contact's block
         scale = lax.stop_gradient(self.scales())[:, None]
         y = scale * x
         inverse = _inverse_in_modes(*lax.stop_gradient((self, y, scale, modes, slip_direction, several)), turning)
-        for _ in range(times):
+        for step in range(times):
+            y = lax.stop_gradient(y) if step == 1 else y
             y = y - (inverse @ self._equations(y, scale, modes, slip_direction, turning).ravel()).reshape(y.shape)
         return y / scale
 

@@ -20,9 +20,9 @@ from ...coefficients import lengths
 from .cones import OPEN, STICK, ConeProblem
 
 AMPLE = 0.9  # share of friction at which impulses are far enough inside
-# the largest share at which they are inside at all: nearer to its limit a contact is held there, by others, and breaks
-# away with them at the right time
-JUST_INSIDE = 1 - 1e-4
+# the largest share at which they are inside at all. Nearer to its limit a contact in the plane is held there, by others,
+# and breaks away with them at the right time; in space it would begin to slip in a way in which it cannot
+JUST_INSIDE = {2: 1 - 1e-4, 3: 1 - 1e-7}
 STEPS = 30  # Newton steps at most: one digit of the room takes two
 SHARPER = 5.0  # how much more the room weighs against the barrier after each full step
 TO_WALL = 0.9  # of the way to the nearest cone is the longest step
@@ -106,7 +106,7 @@ def inside_cones(problem: ConeProblem, x: F_mr, modes: I_m, slip_direction: F_mk
     least = jnp.min(jnp.where(acts, u[:, 0] - lengths(u[:, 1:]), jnp.inf)) / unit
     begin = _Search(x, least - 1, jnp.ones((), x.dtype), jnp.zeros((), jnp.int32), jnp.zeros((), bool))
     x = jnp.where(acts[:, None], held(lax.while_loop(goes_on, step, begin).x), 0)  # to rounding
-    return x / each, within(x, JUST_INSIDE)
+    return x / each, within(x, JUST_INSIDE[size])
 
 
 def _in_cone(x: Array, steepness: F_m, sticks: B_m, m: int) -> Array:
