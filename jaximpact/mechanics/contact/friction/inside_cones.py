@@ -20,7 +20,7 @@ from ...coefficients import lengths
 from .cones import OPEN, STICK, ConeProblem
 
 AMPLE = 0.9  # share of friction at which impulses are far enough inside
-# the largest share at which they are inside at all. Nearer to its limit a contact in the plane is held there, by others,
+# the largest share at which they are inside at all. Nearer to its limit a contact in the plane is held there by others,
 # and breaks away with them at the right time; in space it would begin to slip in a way in which it cannot
 JUST_INSIDE = {2: 1 - 1e-4, 3: 1 - 1e-7}
 STEPS = 30  # Newton steps at most: one digit of the room takes two
