@@ -13,6 +13,7 @@ from jaximpact.mechanics.contact.friction import cones
 from jaximpact.mechanics.contact.friction.cone_solver import frictional_impulses
 from jaximpact.mechanics.contact.friction.inside_cones import inside_cones
 from jaximpact.mechanics.events.acceleration_problem import AccelerationProblem
+from jaximpact.mechanics.trials.steering import way_of_acceleration
 from support.breadth import slow
 
 
@@ -85,6 +86,40 @@ def test_the_ends_of_an_edge_depend_on_each_other_however_it_lies():
     dependent = jax.jit(jax.vmap(lambda matrix, mode: cones.dependent(matrix, mode, jnp.full(2, 0.4)), (0, None)))
     assert np.all(dependent(delassus, jnp.array([cones.STICK, cones.STICK])))
     assert not np.any(dependent(delassus, jnp.array([cones.STICK, cones.SLIP])))
+
+
+def test_derivatives_of_impulses_that_are_not_unique_are_those_of_differences():
+    """Two feet of a body stick, which have one force along them too many. Their forces are near those of another time,
+    whose equations are not these: that difference over the shift was part of the rate, 1e4 times too large."""
+
+    def impulses(turn, near):
+        normal, along = jnp.array([-jnp.sin(turn), jnp.cos(turn)]), jnp.array([jnp.cos(turn), jnp.sin(turn)])
+        arms = [jnp.array([x, -0.1]) for x in (-0.2, 0.3 + 0.1 * turn)]
+        rows = jnp.stack([jnp.append(n, arm[0] * n[1] - arm[1] * n[0]) for arm in arms for n in (normal, along)])
+        offset = (rows @ jnp.array([0.3, -9.81, 0.2])).reshape(2, 2)
+        feet = cones.ConeProblem(rows, rows.T * jnp.array([[1.0], [1.0], [50.0]]), offset, jnp.full(2, 0.8))
+        stick = jnp.full(2, cones.STICK)
+        return feet.in_modes(near, stick, jnp.zeros((2, 1)), times=3, several=jnp.ones((), bool))
+
+    near, step = impulses(0.0, jnp.zeros((2, 2))), 1e-4
+    value, rate = jax.jit(lambda turn: jax.jvp(lambda t: impulses(t, near), (turn,), (1.0,)))(0.001)
+    change = impulses(0.001 + step, near) - impulses(0.001 - step, near)
+    # noise of half of the digits of forces of 10 in the differences, over their step; and what forces of no effect
+    # turn, of the first order of the distance from the others
+    np.testing.assert_allclose(rate, change / (2 * step), atol=10 * 1.5e-8 / step + np.abs(value - near).max())
+    np.testing.assert_allclose(value[:, 0].sum(), 9.8, atol=0.1)
+
+
+def test_a_slip_begins_along_its_acceleration_where_that_is_zero_too():
+    """The friction of a contact on the edge of its cone cancels its load: its way is known, and how it turns with
+    the load, where the acceleration says nothing."""
+    edge, brake = jnp.array([[0.6, 0.8]]), 3.0
+    begun = jax.jit(
+        lambda load: way_of_acceleration(lambda way: load - brake * way, jnp.array([[0.8, 0.6]]), jnp.ones(1, bool))
+    )
+    np.testing.assert_allclose(begun(brake * edge), edge, atol=1e-14)
+    turned = jax.jvp(begun, (brake * edge,), (jnp.array([[-0.8, 0.6]]),))[1]
+    np.testing.assert_allclose(turned, [[-0.8 / brake, 0.6 / brake]], atol=1e-14)
 
 
 def test_rounding_leads_away_from_no_impulse_that_is_one_of_many():
