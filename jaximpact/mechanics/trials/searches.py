@@ -212,6 +212,7 @@ def _regula_falsi(base: Base, search: Search, trial: Trial, s: Array) -> tuple[A
     ratio = lambda low, high: low / jnp.where(low > high, low - high, 1)
     following = low + (high - low) * jnp.where(search.turns < SMOOTH, ratio(at_low, at_high), 0.5)
     small = (jnp.abs(following - s) <= SETTLED * search.substep) | (search.turns >= TURNS)
+    small |= jnp.abs(least) <= base.force_error  # forces that are not unique have no more digits
     falsi = _Falsi(following, low, high, at_low, at_high, ratio(start, least), start, least)
     return (search.sought == RELEASE) & small, falsi
 
