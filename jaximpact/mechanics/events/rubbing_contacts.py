@@ -83,21 +83,6 @@ class Place(NamedTuple):
         view = self.view
         return noise(view.contacts, view.free, jnp.abs(view.gap_acceleration) + length(self.cones.offset[:, 1:])[:, 0])
 
-    def forces(self, modes: FrictionInfo, near: Array, slip_direction: Array) -> Array:
-        """Solves for the forces (m, 1 + k) of contacts in known modes, starting from ``near`` (m, 1 + k),
-        with two derivatives.
-
-        ``modes``: the modes. Contacts that slip do so in the directions ``slip_direction`` (m, k); where that is zero,
-        they begin to slip in the direction of their acceleration.
-        """
-        turning = slip_direction.shape[1] > 1
-        if not turning:
-            return self.cones.in_modes(lax.stop_gradient(near), modes.mode, slip_direction, times=3)
-        start = lax.stop_gradient(self).cones.in_modes(
-            *lax.stop_gradient((near, modes.mode, slip_direction)), turning=True
-        )
-        return self.cones.in_modes(start, modes.mode, slip_direction, times=2, turning=True)
-
 
 def slip_noise(slip: Slip, v: Array) -> Array:
     """Returns the round-off (m,) of slips at v (d,)."""

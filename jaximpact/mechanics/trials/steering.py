@@ -131,8 +131,9 @@ def way_of_acceleration(pull: Callable[[Array], Array], way: Array, begins: Arra
 
     angle = frozen(lax.scan(improve, 0 * way[:, 0], None, length=TIMES)[0])
     slopes = slopes_at(angle)
+    inverse = linalg.inverse(slopes)
     for _ in range(2):  # two derivatives
-        angle = angle - linalg.inverse(slopes) @ across(angle)
+        angle = angle - inverse @ across(angle)
     found = rotated(way, angle)
     along = frozen(jnp.sum(found * pull(found), axis=1))
     known = begins & (along >= -EDGE * jnp.abs(jnp.diagonal(slopes)))
