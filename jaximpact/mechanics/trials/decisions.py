@@ -173,9 +173,9 @@ def _breaking_away(place: Place, candidates: Array, where: Modes, breaks: Array,
     less = jnp.where(where.several, 2 * (1 - JUST_INSIDE[where.force.shape[1]]), LESS)
     weaker = place._replace(cones=cones._replace(friction=(1 - less) * cones.friction))
     _, found = weaker.decide(candidates, slip_direction, where.force)
-    begins = (found.mode == SLIP)[:, None] & (slip_direction == 0)
+    begins = (found.mode == SLIP) & ~jnp.any(slip_direction != 0, axis=1)
     broken = jnp.where(breaks[:, None], -heading(where.force[:, 1:]), slip_direction)
-    return jnp.where(begins, found.direction, broken)
+    return jnp.where(begins[:, None], found.direction, broken)
 
 
 def _held_inside(

@@ -106,8 +106,7 @@ class Modes(NamedTuple):
     def beginning(self, place: Place, closed: Array, begins: Array) -> Array:
         """Returns the ways (m, 2) of contacts that begin to slip, ``begins`` (m,): along the acceleration of their
         slip under friction against it, near the ways of these modes."""
-        cones = at_limit(place, self.limit).cones
-        pull = lambda way: cones.velocity(self._replace(way=way).forces(place, closed))[:, 1:]
+        pull = lambda way: place.cones.velocity(self._replace(way=way).forces(place, closed))[:, 1:]
         return way_of_acceleration(pull, self.way, begins)
 
     def forces(self, place: Place, closed: Array) -> Array:

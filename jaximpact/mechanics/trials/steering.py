@@ -122,8 +122,11 @@ def way_of_acceleration(pull: Callable[[Array], Array], way: Array, begins: Arra
     these where a slip does not accelerate yet, too, at the edge of its cone.
     """
     begins &= jnp.any(way != 0, axis=1)
-    across = lambda angle: jnp.where(begins, cross(rotated(way, angle), pull(rotated(way, angle))), angle)
     slopes_at = lambda angle: frozen(jax.jacfwd(across)(angle))
+
+    def across(angle: Array) -> Array:
+        ways = rotated(way, angle)
+        return jnp.where(begins, cross(ways, pull(ways)), angle)
 
     def improve(angle: Array, _: object) -> tuple[Array, None]:
         turn = linalg.inverse(slopes_at(angle)) @ across(angle)

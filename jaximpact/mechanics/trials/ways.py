@@ -28,8 +28,7 @@ def signed(place: Place, way: Array) -> Array:
     if way.shape[1] == 1:
         return along
     size = lengths(place.slip)
-    size = jnp.where(frozen(size) > place.noise, size, along)
-    return jnp.where(frozen(along) < 0, -jnp.abs(size), size)
+    return jnp.where(frozen(size) > place.noise, jnp.where(frozen(along) < 0, -size, size), along)
 
 
 def headed(place: Place, way: Array) -> Array:
