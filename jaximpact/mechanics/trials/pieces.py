@@ -358,7 +358,9 @@ class Pieces:
             first = lambda s: jax.jvp(along, (s,), (one,))
             (level, rate), (_, bend) = jax.jvp(first, (zero,), (one,))
             flat = (rate**2 <= FLAT * jnp.abs(level * bend)) & (bend != 0)
-            return as_status(jnp.any(crossed & (flat | (rate == 0))), Status.CONTACTS_NOT_SOLVED)
+            # one that is below zero and does not fall is not crossed: the trial began behind it, by rounding
+            met = crossed & ((rate < 0) | (level == 0))
+            return as_status(jnp.any(met & (flat | (rate == 0))), Status.CONTACTS_NOT_SOLVED)
 
         t, q, v, a, args = frozen((t, q, v, a, args))
         return lax.cond(jnp.any(crossed), look, lambda: jnp.zeros((), jnp.int32))
