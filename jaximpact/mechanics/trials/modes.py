@@ -24,7 +24,7 @@ class Modes(NamedTuple):
     which velocities jump at once; of those that slip, the ones (m,) that have no slip yet, as others hold them while
     they are at the ``limit`` of static friction; and the ``piece`` of the force on which the motion is. In space, the
     tangents (m, 2, d) of the components, ``frame``, and the slip (m, 1) at which a contact stops, ``floor``, negative
-    where one begins to slip; ``times`` (3,) by `ways.times_of`; and of a trial that is steered (`steering`) the
+    where one begins to slip; ``times`` (4,) by `ways.times_of`; and of a trial that is steered (`steering`) the
     ``angles`` (n, m), beginning and length, ``clock`` (2,). In the plane these are empty."""
 
     mode: Array
@@ -48,7 +48,7 @@ class Modes(NamedTuple):
         zero, levels = jnp.zeros((m, 1 + k), dtype), jnp.zeros(3 * m + len(piece.roundoff), dtype)
         no, space = jnp.zeros(m, bool), k > 1
         none = jnp.zeros(m, jnp.int32), zero[:, 1:], zero, levels, jnp.zeros((), bool), no, no
-        frame, floor, times = frozen(tangents)[:, : k * space], zero[:, :space], jnp.full(3 * space, jnp.inf, dtype)
+        frame, floor, times = frozen(tangents)[:, : k * space], zero[:, :space], jnp.full(4 * space, jnp.inf, dtype)
         return cls(*none, piece, frame, floor, times, jnp.zeros((NODES * space, m), dtype), jnp.zeros(2 * space, dtype))
 
     def place(self, problem: Problem, t: Array, q: Array, v: Array, args: object) -> Place:

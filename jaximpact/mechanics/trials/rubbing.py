@@ -174,7 +174,10 @@ class RubbingContacts:
         stiff = stable * where.times[1] < s
         angles = lax.cond(stiff, lambda: steered(node, where.way, slips, t, base, s), lambda: 0 * where.angles)
         where = where._replace(angles=angles, clock=jnp.stack([t, jnp.where(stiff, s, 0)]))
-        return base._replace(where=where), s, covers, jnp.where(stiff, jnp.inf, where.times[1])
+        # of directions that are known the force is
+        error = jnp.maximum(base.force_error, jnp.where(stiff, 0, where.times[3]))
+        base = base._replace(where=where, force_error=error)
+        return base, s, covers, jnp.where(stiff, jnp.inf, where.times[1])
 
     def unsure(self, base: Base, tolerance: Tolerance) -> Array | float:
         """Returns the error () in velocities of a trial that is steered, in units of the tolerance."""

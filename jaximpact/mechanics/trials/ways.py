@@ -50,8 +50,8 @@ def least_slip(place: Place, force: Array, atol: Array, span: Array) -> Array:
 
 def times_of(place: Place, force: Array, slips: Array, way: Array, floor: Array) -> Array:
     """Returns the times in which the first slip under contact forces (m, 1 + k) would stop at its present rate, and in
-    which friction alone would stop one, of the contacts that do, ``slips`` (m,),
-    and the largest acceleration of slip by friction, (3,).
+    which friction alone would stop one, of the contacts that do, ``slips`` (m,); the largest acceleration of slip by
+    friction; and its error, as directions are known to the rounding of slips, (4,).
 
     In the second time a change of slip across its direction decays. ``floor`` (m, 1): slips at which they stop,
     negative for contacts that begin to slip.
@@ -67,4 +67,5 @@ def times_of(place: Place, force: Array, slips: Array, way: Array, floor: Array)
         jnp.min(jnp.where(some, speed / jnp.where(some, by, 1), jnp.inf))
         for some, by in zip(slows, (-rate, brakes), strict=True)
     ]
-    return frozen(jnp.stack([*first, jnp.max(brakes)]))
+    error = jnp.where(moves, brakes * place.noise / jnp.where(moves, speed, 1), 0)
+    return frozen(jnp.stack([*first, jnp.max(brakes), jnp.max(error)]))
