@@ -114,8 +114,9 @@ def test_a_slip_begins_along_its_acceleration_where_that_is_zero_too():
     """The friction of a contact on the edge of its cone cancels its load: its way is known, and how it turns with
     the load, where the acceleration says nothing."""
     edge, brake = jnp.array([[0.6, 0.8]]), 3.0
+    some, brakes = jnp.ones(1, bool), jnp.full(1, brake)
     begun = jax.jit(
-        lambda load: way_of_acceleration(lambda way: load - brake * way, jnp.array([[0.8, 0.6]]), jnp.ones(1, bool))
+        lambda load: way_of_acceleration(lambda way: load - brake * way, jnp.array([[0.8, 0.6]]), some, brakes)[0]
     )
     np.testing.assert_allclose(begun(brake * edge), edge, atol=1e-14)
     turned = jax.jvp(begun, (brake * edge,), (jnp.array([[-0.8, 0.6]]),))[1]

@@ -42,7 +42,7 @@ def base_in_modes(
 ) -> tuple[Base, Array]:  # fmt: skip
     """As `bases.base_at`, for contacts that rub, which were in the modes ``where``; after a ``change`` Coulomb's law
     says what they do."""
-    piece, where = where.piece, where.turned(place)
+    piece, where = where.piece, where.turned(t, place)
     view = place.view
     roundoff, slack = zero_of_gaps(view, q, v, atol, substep)
     still = frozen(noise(view.contacts, v, view.gap_velocity))
@@ -57,7 +57,7 @@ def base_in_modes(
     changed = change.some | frozen(lax.cond(jnp.any(enters), inwards, lambda: jnp.zeros((), bool)))
     anew = lambda: _decide(place, candidates, where, change, closed, substep, slack)
     as_before = lambda: _Decision(closed, where, jnp.zeros((), jnp.int32))
-    stuck = closed & (where.mode == STICK)
+    stuck = closed & ((where.mode == STICK) | where.limit)
     closed, where, status = frozen(lax.cond(changed, anew, as_before))
     where = where.onwards(place, closed, stuck, changed, atol, span)
     a, force, push, of_joints = held_in_modes(place, where, closed, slack)

@@ -22,7 +22,7 @@ class Modes(NamedTuple):
     ``way``; forces (m, 1 + k) near those that act, ``force``; how far below zero the levels (3m + n,) may be by
     round-off, ``roundoff``; whether forces are not unique, ``several`` (); contacts (m,) that have ``jammed``, for
     which velocities jump at once; of those that slip, the ones (m,) that have no slip yet, as others hold them while
-    they are at the ``limit`` of static friction; and the ``piece`` of the force on which the motion is. In space, the
+    they are at the ``limit`` of their cones; and the ``piece`` of the force on which the motion is. In space, the
     tangents (m, 2, d) of the components, ``frame``, and the slip (m, 1) at which a contact stops, ``floor``, negative
     where one begins to slip; ``times`` (4,) by `ways.times_of`; and of a trial that is steered (`steering`) the
     ``angles`` (n, m), beginning and length, ``clock`` (2,). In the plane these are empty."""
@@ -70,25 +70,31 @@ class Modes(NamedTuple):
         """Returns the modes with the ways of slips at a `Place` of a trial, at time t."""
         if self.tangents is None:
             return self
+        way, known = self.steered(t)
+        return self._replace(way=jnp.where(known, way, self.headed(place, way)))
+
+    def steered(self, t: Array) -> tuple[Array, Array]:
+        """Returns the ways (m, 2) at time t of a trial that is steered, and whether it is, ()."""
         began, span = self.clock
-        known = rotated(self.way, angles_at(self.angles, (t - began) / jnp.where(span > 0, span, 1)))
-        return self._replace(way=jnp.where(span > 0, known, self.headed(place, self.way)))
+        known = span > 0
+        turned = rotated(self.way, angles_at(self.angles, (t - began) / jnp.where(known, span, 1)))
+        return jnp.where(known, turned, self.way), known
 
     def headed(self, place: Place, way: Array) -> Array:
         """Returns the ways (m, 2) at a `Place` of contacts that slip, by `ways.headed`; others keep theirs."""
-        return jnp.where((self.mode == SLIP)[:, None], headed(place, way), way)
+        return jnp.where(((self.mode == SLIP) & ~self.limit)[:, None], headed(place, way), way)
 
-    def turned(self, place: Place) -> Modes:
-        """Returns the modes with the tangents and the ways of slips at a `Place` where a trial ends."""
+    def turned(self, t: Array, place: Place) -> Modes:
+        """Returns the modes with the tangents and the ways of slips at a `Place` where a trial ends, at time t."""
         if self.tangents is None:
             return self
         m, k, d = self.frame.shape
         here = frozen(place.cones.rows.reshape(m, 1 + k, d)[:, 1:])
-        along = turn_components(turn_onto(here, self.frame), jnp.stack([self.way, self.force[:, 1:]], axis=-1))
-        force, none = self.force.at[:, 1:].set(along[..., 1]), (0 * self.angles, 0 * self.clock)
-        return self._replace(
-            frame=here, way=self.headed(place, along[..., 0]), force=force, angles=none[0], clock=none[1]
-        )
+        way, known = self.steered(t)
+        along = turn_components(turn_onto(here, self.frame), jnp.stack([way, self.force[:, 1:]], axis=-1))
+        way = jnp.where(known, along[..., 0], self.headed(place, along[..., 0]))
+        force = self.force.at[:, 1:].set(along[..., 1])
+        return self._replace(frame=here, way=way, force=force, angles=0 * self.angles, clock=0 * self.clock)
 
     def onwards(self, place: Place, closed: Array, stuck: Array, changed: Array, atol: Array, span: Array) -> Modes:
         """Returns the modes with the ways and slips from which a trial begins at a `Place`; contacts that have not
@@ -99,15 +105,21 @@ class Modes(NamedTuple):
         slides = (size > 2 * least) | ((self.floor > 0) & (size > 0.5 * least) & ~changed)
         slips = (self.of(closed).mode == SLIP)[:, None]
         begins = slips & (size <= jnp.where(stuck[:, None], least, place.noise[:, None])) & ~self.limit[:, None]
-        before = self._replace(way=jnp.where(slips & ~begins, heading(place.slip), self.way))
-        way = lax.cond(jnp.any(begins), before.beginning, lambda *_: before.way, place, closed, begins[:, 0])
-        return self._replace(way=way, floor=frozen(jnp.where(slides, least, -least)))
+        # slips that have only begun go on as their trials are steered
+        known = (size > least) | (self.floor > 0)
+        before = self._replace(way=jnp.where(slips & ~begins & known, heading(place.slip), self.way))
+        go_on = lambda *_: (before.way, jnp.zeros_like(closed))
+        way, held = lax.cond(jnp.any(begins), before.beginning, go_on, place, closed, begins[:, 0])
+        # at the limit of a larger friction at rest Coulomb's law says what they do
+        limit = self.limit | held if place.cones.static is None else self.limit
+        return self._replace(way=way, limit=limit, floor=frozen(jnp.where(slides, least, -least)))
 
-    def beginning(self, place: Place, closed: Array, begins: Array) -> Array:
+    def beginning(self, place: Place, closed: Array, begins: Array) -> tuple[Array, Array]:
         """Returns the ways (m, 2) of contacts that begin to slip, ``begins`` (m,): along the acceleration of their
-        slip under friction against it, near the ways of these modes."""
+        slip under friction against it, near the ways of these modes; and those (m,) that others hold."""
         pull = lambda way: place.cones.velocity(self._replace(way=way).forces(place, closed))[:, 1:]
-        return way_of_acceleration(pull, self.way, begins)
+        brakes = frozen(place.cones.scales() * place.cones.friction * self.force[:, 0])
+        return way_of_acceleration(pull, self.way, begins, brakes)
 
     def forces(self, place: Place, closed: Array) -> Array:
         """Returns the forces (m, 1 + k) of the ``closed`` contacts (m,) in these modes, with two derivatives."""

@@ -21,6 +21,7 @@ from jax import Array, lax
 
 from ...jaxtools import linalg
 from ...jaxtools.tables import table
+from ..coefficients import lengths
 
 if TYPE_CHECKING:
     from .trial import Base
@@ -114,15 +115,23 @@ def steered(node: Callable[..., Node], way: Array, slips: Array, t: Array, base:
     return lax.scan(improve, first, None, length=TIMES)[0][0]
 
 
-def way_of_acceleration(pull: Callable[[Array], Array], way: Array, begins: Array) -> Array:
+def way_of_acceleration(
+    pull: Callable[[Array], Array], way: Array, begins: Array, brakes: Array
+) -> tuple[Array, Array]:
     """Returns the ways (m, 2) along which slips accelerate that begin, ``begins`` (m,), near the ways (m, 2); others
-    keep theirs, and so do those that would accelerate against it.
+    keep theirs, and so do those that would accelerate against it. Also returns those (m,) that do not accelerate
+    whatever their way is, as other contacts hold them.
 
     ``pull``: function of ways (m, 2) to accelerations of slip (m, 2). Their components across the ways determine
-    these where a slip does not accelerate yet, too, at the edge of its cone.
+    these where a slip does not accelerate yet, too, at the edge of its cone. ``brakes`` (m,): accelerations of slip by
+    friction.
     """
     begins &= jnp.any(way != 0, axis=1)
     slopes_at = lambda angle: frozen(jax.jacfwd(across)(angle))
+    response = frozen(jax.jacfwd(lambda angle: pull(rotated(way, angle)))(0 * way[:, 0]))
+    moved = lengths(frozen(pull(way))) + lengths(jnp.diagonal(response, axis1=0, axis2=2).T)
+    held = begins & (moved <= EDGE * brakes)
+    begins &= ~held
 
     def across(angle: Array) -> Array:
         ways = rotated(way, angle)
@@ -140,7 +149,7 @@ def way_of_acceleration(pull: Callable[[Array], Array], way: Array, begins: Arra
     found = rotated(way, angle)
     along = frozen(jnp.sum(found * pull(found), axis=1))
     known = begins & (along >= -EDGE * jnp.abs(jnp.diagonal(slopes)))
-    return jnp.where(known[:, None], found, way)
+    return jnp.where(known[:, None], found, way), held
 
 
 def angles_at(angles: Array, x: Array) -> Array:
