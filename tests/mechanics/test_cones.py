@@ -13,6 +13,7 @@ from jaximpact.mechanics.contact.friction import cones
 from jaximpact.mechanics.contact.friction.cone_solver import frictional_impulses
 from jaximpact.mechanics.contact.friction.inside_cones import inside_cones
 from jaximpact.mechanics.events.acceleration_problem import AccelerationProblem
+from jaximpact.mechanics.events.rubbing_contacts import braking
 from jaximpact.mechanics.trials.steering import way_of_acceleration
 from support.breadth import slow
 
@@ -72,20 +73,41 @@ def test_contacts_that_stick_in_a_corner_depend_on_each_other(turning):
     assert dependent(stick) and not dependent(slip)
 
 
+def edges(count):
+    """Rows (count, 6, 6) of both ends of an edge of a box, in coordinates in which its mass is one."""
+    rng = np.random.default_rng(4)
+    inertia = np.array([0.0125, 0.0425, 0.05]) / 12
+    turns = np.linalg.qr(rng.normal(size=(count, 3, 3)))[0]
+    ends = np.einsum("nij,aj->nai", turns, np.array([[0.1, 0.05, -0.025], [-0.1, 0.05, -0.025]]))
+    rows = np.array([[[[*axis, *np.cross(p, axis)] for axis in np.eye(3)[[2, 0, 1]]] for p in pair] for pair in ends])
+    rows = rows.reshape(count, 6, 6)
+    rows[..., 3:] = rows[..., 3:] @ turns / np.sqrt(inertia)
+    return rows
+
+
 def test_the_ends_of_an_edge_depend_on_each_other_however_it_lies():
     """If both stick, as where a box tips over its edge: five equations of the six. Whatever rows come first, and if
     those nearly depend on each other before the last does."""
-    rng = np.random.default_rng(4)
-    inertia = np.array([0.0125, 0.0425, 0.05]) / 12
-    turns = np.linalg.qr(rng.normal(size=(2000, 3, 3)))[0]
-    ends = np.einsum("nij,aj->nai", turns, np.array([[0.1, 0.05, -0.025], [-0.1, 0.05, -0.025]]))
-    rows = np.array([[[[*axis, *np.cross(p, axis)] for axis in np.eye(3)[[2, 0, 1]]] for p in pair] for pair in ends])
-    rows = rows.reshape(len(turns), 6, 6)
-    rows[..., 3:] = rows[..., 3:] @ turns / np.sqrt(inertia)
+    rows = edges(2000)
     delassus = jnp.asarray(rows @ np.swapaxes(rows, 1, 2))
     dependent = jax.jit(jax.vmap(lambda matrix, mode: cones.dependent(matrix, mode, jnp.full(2, 0.4)), (0, None)))
     assert np.all(dependent(delassus, jnp.array([cones.STICK, cones.STICK])))
     assert not np.any(dependent(delassus, jnp.array([cones.STICK, cones.SLIP])))
+
+
+def test_both_ends_of_an_edge_that_stop_leave_no_slip_and_none_of_its_derivative():
+    """An event takes what is left of their slips by impulses that are not unique: the equations that it solves have
+    no friction, and were taken for independent, which left a thousandth of the derivative."""
+    both = jnp.ones(2, bool)
+
+    def left(rows, v):
+        problem = cones.ConeProblem(rows, rows.T, (rows @ v).reshape(2, 3), jnp.full(2, 0.4))
+        return rows @ (v + rows.T @ braking(problem, problem.offset, both, both).ravel())
+
+    rows, v = jnp.asarray(edges(200)), jnp.asarray(np.random.default_rng(5).normal(size=(200, 6)))
+    slips, changes = jax.jit(jax.vmap(lambda rows, v: (left(rows, v), jax.jacfwd(left, 1)(rows, v))))(rows, v)
+    # rounding over the shift of dependent rows, times the velocities at arms of half of the length over their radius
+    assert np.max(np.abs(slips)) < 1e-10 and np.max(np.abs(changes)) < 1e-10
 
 
 def test_derivatives_of_impulses_that_are_not_unique_are_those_of_differences():

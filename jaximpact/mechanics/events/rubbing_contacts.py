@@ -103,7 +103,7 @@ def braking(rows: ConeProblem, velocity: Array, kept: Array, still: Array) -> Ar
     """
     cones = rows._replace(offset=velocity, friction=jnp.zeros_like(rows.friction))
     mode = jnp.where(kept, jnp.where(still, STICK, SLIP), OPEN)
-    return cones.in_modes(jnp.zeros_like(velocity), mode, jnp.ones_like(velocity[:, 1:]))
+    return cones.in_modes(jnp.zeros_like(velocity), mode, jnp.ones_like(velocity[:, 1:]), times=3)
 
 
 def held_velocity(problem: Problem, t: Array, h: Array, q: Array, v: Array, closed: Array, args: object) -> Array:

@@ -312,7 +312,8 @@ def _inverse(
     # if impulses are not unique, those near x: the shift keeps rounding from moving away
     eps = float(jnp.finfo(y.dtype).eps)
     if several is None:
-        several = dependent(delassus, modes, cones.friction) if len(y) > 1 else False
+        # a contact that sticks has no slip here, without friction too, as where an event takes what is left of it
+        several = dependent(delassus, modes, jnp.ones_like(cones.friction)) if len(y) > 1 else False
     shift = jnp.where(several, eps**0.5, 64 * eps)
     inverse = linalg.inverse(matrix + shift * eye)
     if eps > 1e-10:
