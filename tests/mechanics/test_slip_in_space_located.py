@@ -23,10 +23,16 @@ def table(t, args):
     return args["r"] * args["w"] * jnp.stack([-jnp.sin(args["w"] * t), jnp.cos(args["w"] * t)])
 
 
+def along_tangents(q, slip):
+    """Slip (1, 2) along tangents that turn about the normal as the block moves: nothing depends on their choice."""
+    cos, sin = jnp.cos(q[0] - 2 * q[1]), jnp.sin(q[0] - 2 * q[1])
+    return jnp.stack([cos * slip[0] + sin * slip[1], cos * slip[1] - sin * slip[0]])[None]
+
+
 BLOCK = ji.Problem(
     lambda t, q, v, args: jnp.stack([args["pull"] * t, -args["down"], -G + 0 * t]),
     lambda t, q, args: q[2:],
-    slip=lambda t, q, v, args: (v[:2] - table(t, args))[None],
+    slip=lambda t, q, v, args: along_tangents(q, v[:2] - table(t, args)),
     friction=lambda args: args["mu"],
 )
 NUMBERS = {"pull": 0.0, "down": 0.0, "r": 0.0, "w": 0.0, "mu": 0.3}

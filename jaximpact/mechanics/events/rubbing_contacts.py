@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ..contact.friction.cones import OPEN, SLIP, STICK, ConeProblem, direction, length
-from ..friction import FrictionInfo, Slip
+from ..friction import FrictionInfo, Slip, turn_components
 from ..linearisation import Metric, gap_derivatives, joint_acceleration, linearise, noise
 from ..problem import Problem
 from .acceleration_problem import AccelerationProblem
@@ -19,8 +19,7 @@ class Place(NamedTuple):
     """Contacts (m,) at one instant.
 
     The `View`; ``cones``, the contact problem of accelerations, whose offset are the accelerations of gaps and slips
-    without contact forces; slip velocities, ``slip`` (m, k), and their round-off ``noise`` (m,); the metric; and the
-    ``frame`` (m, 2, d) onto which tangents in space are turned (`Slip.onto`), or None.
+    without contact forces; slip velocities, ``slip`` (m, k), and their round-off ``noise`` (m,); and the metric.
     """
 
     view: View
@@ -28,10 +27,11 @@ class Place(NamedTuple):
     slip: Array
     noise: Array
     metric: Metric
-    frame: Array | None
 
     @classmethod
     def at(cls, problem: Problem, t: Array, q: Array, v: Array, args: object, frame: Array | None) -> Place:
+        """Evaluates the contacts at a state; ``frame`` (m, 2, d): tangents in space onto which theirs are turned
+        (`Slip.onto`), or None."""
         metric = Metric.at(problem, q, args, t)
         free, joint_force = joint_acceleration(problem, metric, t, q, v, args)
         contacts = linearise(problem, metric, t, q, args)
@@ -39,7 +39,11 @@ class Place(NamedTuple):
         rates = gap_derivatives(problem, t, q, v, args)
         cones = ConeProblem.of(contacts._replace(slip=slip), contacts.velocity(free) + rates[1])
         view = View(contacts, free, *rates, metric.joints, joint_force)
-        return cls(view, cones, slip.of(v), slip_noise(slip, v), metric, frame)
+        return cls(view, cones, slip.of(v), slip_noise(slip, v), metric)
+
+    def turned(self, turn: Array) -> Place:
+        """Returns the place with components along tangents turned by ``turn`` (m, 2, 2), as by `turn_onto`."""
+        return self._replace(cones=self.cones.turned(turn), slip=turn_components(turn, self.slip))
 
     def moving(self, h: Array) -> Array:
         """Finds the contacts (m,) whose slip exceeds the rounding of velocities and of their changes in a step h;

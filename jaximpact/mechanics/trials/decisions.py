@@ -42,7 +42,7 @@ def base_in_modes(
 ) -> tuple[Base, Array]:  # fmt: skip
     """As `bases.base_at`, for contacts that rub, which were in the modes ``where``; after a ``change`` Coulomb's law
     says what they do."""
-    piece, where = where.piece, where.turned(t, place)
+    piece, (where, place) = where.piece, where.turned(t, place)
     view = place.view
     roundoff, slack = zero_of_gaps(view, q, v, atol, substep)
     still = frozen(noise(view.contacts, v, view.gap_velocity))

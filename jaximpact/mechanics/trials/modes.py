@@ -84,17 +84,23 @@ class Modes(NamedTuple):
         """Returns the ways (m, 2) at a `Place` of contacts that slip, by `ways.headed`; others keep theirs."""
         return jnp.where(((self.mode == SLIP) & ~self.limit)[:, None], headed(place, way), way)
 
-    def turned(self, t: Array, place: Place) -> Modes:
-        """Returns the modes with the tangents and the ways of slips at a `Place` where a trial ends, at time t."""
+    def turned(self, t: Array, place: Place) -> tuple[Modes, Place]:
+        """Returns the modes with the tangents and the ways of slips at a `Place` where a trial ends, at time t; and the
+        place with these tangents, from which the next begins."""
         if self.tangents is None:
-            return self
-        m, k, d = self.frame.shape
-        here = frozen(place.cones.rows.reshape(m, 1 + k, d)[:, 1:])
+            return self, place
+        tangents = place.cones.slip().jacobian
+        here = frozen(tangents)
+        # the same tangents, but those of a problem turn about the normal as the state changes
+        to_here, before = turn_onto(here, tangents), turn_onto(self.frame, tangents)
+        onwards = to_here @ jnp.swapaxes(before, 1, 2)
+        place = place.turned(to_here)
         way, known = self.steered(t)
-        along = turn_components(turn_onto(here, self.frame), jnp.stack([way, self.force[:, 1:]], axis=-1))
-        way = jnp.where(known, along[..., 0], self.headed(place, along[..., 0]))
-        force = self.force.at[:, 1:].set(along[..., 1])
-        return self._replace(frame=here, way=way, force=force, angles=0 * self.angles, clock=0 * self.clock)
+        along = turn_components(onwards, way)
+        way = jnp.where(known, along, self.headed(place, along))
+        force = self.force.at[:, 1:].set(turn_components(frozen(onwards), self.force[:, 1:]))
+        angles, clock = 0 * self.angles, 0 * self.clock
+        return self._replace(frame=here, way=way, force=force, angles=angles, clock=clock), place
 
     def onwards(self, place: Place, closed: Array, stuck: Array, changed: Array, atol: Array, span: Array) -> Modes:
         """Returns the modes with the ways and slips from which a trial begins at a `Place`; contacts that have not
