@@ -18,7 +18,9 @@ ARRAY_PRIMITIVE_COST = 50  # operations of a primitive on an array in memory
 # derivatives .73 and .94 (.44 and more), in .7 of the time to compile.
 MIN_ENTRIES_SIDE_BY_SIDE = 24
 MIN_SHARE_SIDE_BY_SIDE = 0.1
-MAX_OPS_OF_A_LANE = 1_000_000  # in place of MAX_OPS_LLVM: one of 240,000 takes 5 s
+# In place of MAX_OPS_LLVM: one of 240,000 takes 5 s. The Jacobian of two balls that meet on a rough floor (1,290,000)
+# takes 35 s to the first answer, of three (2,270,000) 93; through XLA that of two takes more than 600.
+MAX_OPS_OF_A_LANE = 3_000_000
 # entries, of a root, division or function, that make an instruction on a register; of others more than half of one
 MIN_DEAR_SIDE_BY_SIDE = 2
 MAX_SELECTED_ENTRIES_OF_A_LANE = (

@@ -27,12 +27,10 @@ def nearest(a: Place, b: Place) -> tuple[Tensor, Tensor, Tensor]:
 
 def _between(first: Tensor, radius: float, last: Tensor, other: float) -> tuple[Tensor, Tensor, Tensor]:
     first, last = alike(first, last)
-    apart = first - last
-    square = apart @ apart
-    length = jnp.sqrt(jnp.where(square > 0, square, 1))
-    # of two centres that coincide any direction is as good
-    normal = jnp.where(square > 0, apart / length, jnp.asarray((0, 0, 1), apart.dtype))
-    distance = jnp.where(square > 0, length, 0) - (radius + other)
+    # of two centres that coincide any direction is as good: apart by less than rounding they have one
+    apart = first - last + jnp.asarray((0, 0, float(jnp.finfo(first.dtype).tiny) ** (1 / 3)), first.dtype)
+    length = jnp.sqrt(apart @ apart)
+    normal, distance = apart / length, length - (radius + other)
     return distance, normal, last + (other + distance / 2) * normal
 
 
@@ -101,5 +99,8 @@ def tangents(normal: Tensor, usual: np.ndarray) -> Array:
     """
     across, usual = alike(basis_across(usual), usual, normal)[:2]
     cosine = normal @ usual
-    side = jnp.where(cosine < -0.5, -1, 1).astype(normal.dtype)
+    # the sign of cosine + 1/2 as a steep function: a switch would make the forces of all steps ones in pieces
+    eps = float(jnp.finfo(normal.dtype).eps)
+    beyond = cosine + 0.5 + eps / 64  # never zero
+    side = beyond / jnp.sqrt(beyond * beyond + (1e-10 * eps) ** 2)
     return across - ((across @ normal) / (1 + side * cosine))[:, None] * (normal + side * usual)[None]

@@ -86,10 +86,7 @@ class Cone(Part):
 
     def gaps(self, pose: Pose, t: ArrayLike, args: object) -> Tensor:
         vector = rotation_vector(pose.q[self.place : self.place + 4])
-        square = vector @ vector
-        turned = square > 1e-12
-        angle = jnp.where(turned, jnp.sqrt(jnp.where(turned, square, 1)), 0)
-        return (self.high - angle)[None]
+        return (self.high - jnp.sqrt(vector @ vector + 1e-24))[None]
 
     @property
     def gap_names(self) -> list[tuple[str, str]]:

@@ -109,9 +109,8 @@ class Cylinder(Shape):
         axis = half / np.linalg.norm(self.half)
         along = axis @ up
         down = along * axis - up
-        square = down @ down
-        # flat on an end all points of its rim are lowest: none is taken
-        foot = (self.rim / jnp.sqrt(jnp.where(square > 1e-20, square, 1))) * jnp.where(square > 1e-20, 1, 0) * down
+        # flat on an end, to 1e-10, all points of its rim are lowest: none is taken
+        foot = self.rim / jnp.sqrt(down @ down + 1e-20) * down
         return jnp.stack([half + foot, foot - half])
 
     @property

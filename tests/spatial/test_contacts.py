@@ -1,6 +1,8 @@
 """Contacts of bodies in space: gaps are distances, slip is the velocity of the material,
 and the pair of tangents never degenerates."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -160,11 +162,15 @@ def test_a_ball_in_a_box_has_the_signed_distance_to_the_nearest_face():
 
 
 def test_tangents_are_orthonormal_for_every_normal():
-    """Of a ball that is carried all around another: at no place do the directions across the normal degenerate."""
+    """Of a ball that is carried all around another: at no place do the directions across the normal degenerate; nor is
+    there a switch, which would make the forces of all motions ones in pieces."""
     bodies = {"a": spatial.ball((0, 0, 1), 0.5, 1.0), "b": spatial.ball((0, 0, 0), 0.5, 1.0)}
     system = spatial.System(bodies, [spatial.Contact("a", "b", friction=0.1)])
     slip = jax.jit(lambda q, v: system.slip(0.0, q, v, None)[0])
-    for normal in [*np.eye(3), *-np.eye(3), *np.random.default_rng(0).normal(size=(20, 3))]:
+    choices = jax.make_jaxpr(lambda q, v: (system.gaps(0.0, q, None), slip(q, v)))(system.q0, system.q0)
+    assert not {"select_n", "lt", "gt", "le", "ge", "max", "min"} & set(re.findall(r"= (\w+)", str(choices)))
+    turning = [(np.sqrt(0.75), 0, -0.5), (0, np.sqrt(0.75), -0.5 - 1e-16)]  # where the pair changes
+    for normal in [*np.eye(3), *-np.eye(3), *turning, *np.random.default_rng(0).normal(size=(20, 3))]:
         normal = normal / np.linalg.norm(normal)
         q = jnp.asarray(system.q0).at[:3].set(normal)
         rows = np.array([slip(q, jnp.zeros(14).at[i].set(1.0)) for i in range(3)]).T

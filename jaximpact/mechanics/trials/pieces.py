@@ -25,6 +25,7 @@ from jax import Array, lax
 from jax.typing import DTypeLike
 
 from ...jaxtools import linalg
+from ...jaxtools.outlined import outlined
 from ...switches.kinds import Sides
 from ...switches.switches import (
     Switches,
@@ -129,7 +130,8 @@ class Pieces:
         steep: numbers (n,) of the levels that depend on the velocity, so that the motion may slide on their borders.
         open: mask (k,) of levels that are zero at times which depend on the motion's data.
         stated: slice of the levels of surfaces that the problem states.
-        only_stated: whether the switches are those of these surfaces alone, with the force and the mass as they are.
+        only_stated: whether the switches are those of these surfaces alone.
+        smooth: whether force and mass have no other switches of their own.
         outlined: functions of these pieces that are compiled once for many calls, by name.
         ends: slice of the levels beyond whose borders a piece is continued from inside: those stated,
             or all if a piece may not be finite there.
@@ -146,11 +148,12 @@ class Pieces:
         switches: Switches,
         stated: Switches | None,
         *operands: Any,
+        smooth: bool,
         prescribes: tuple[str, ...] = (),
         pace: Pace | None = None,
     ) -> None:
         self.problem, self.switches, self.only_stated = problem, switches, switches is stated
-        self.prescribes, self.pace = prescribes, pace
+        self.prescribes, self.pace, self.smooth = prescribes, pace, smooth or switches is stated
         self.outlined: dict[str, Callable] = {}
         # stated switches come first; among their sides those of the surfaces are last, after the switches inside the
         # stated functions
@@ -170,7 +173,8 @@ class Pieces:
         before = sum(sizes[: max(self._place, 0)])
         self.stated = slice(before, before + (0 if stated is None else sizes[self._place]))
         ends, self.cancels = switches.may_end(), switches.cancels()
-        self.ends = slice(0, self.count) if ends or self.cancels else self.stated
+        # velocities that are prescribed are not continued
+        self.ends = slice(0, self.count) if (ends or self.cancels) and not self.smooth else self.stated
         place = np.arange(self.count)[self.ends]
         self.passes = ~((place >= self.stated.start) & (place < self.stated.stop) | ends)
         self.steep = np.flatnonzero(of_each & SPEED)
@@ -200,14 +204,18 @@ class Pieces:
         at = t, q, v, args
         stated = stated_switches(problem, *at, reported, kinks)
         kinked = switching(problem, *at, levels=True) if prescribed else {}
+        own = force_switches(problem, *at, reported, levels=True, kinks=kinks)
         for beside in [kinked, {}] if kinked else [{}]:
-            switches = force_switches(problem, *at, reported, levels=True, kinks=kinks, beside=tuple(beside.values()))
+            switches = own
+            if beside:
+                functions = tuple(beside.values())
+                switches = force_switches(problem, *at, reported, levels=True, kinks=kinks, beside=functions)
             if switches is None:
                 return None
-            found = cls(problem, switches, stated, *at, prescribes=tuple(beside), pace=pace)
+            found = cls(problem, switches, stated, *at, smooth=own is None, prescribes=tuple(beside), pace=pace)
             if found.count <= MAX_LEVELS:
                 return found
-        return None if stated is None else cls(problem, stated, stated, *at, pace=pace)
+        return None if stated is None else cls(problem, stated, stated, *at, smooth=True, pace=pace)
 
     def start(self, t: Array, q: Array, v: Array, args: object) -> Where:
         """Returns the sides on which a motion begins, before borders at its start are treated."""
@@ -260,8 +268,12 @@ class Pieces:
 
     def _function_on(self, name: str, sides: Sides, *operands: Any) -> Array:
         """Returns the values of the "joints" or the "slip" on given sides."""
-        values = self.switches.frozen(sides, *operands)
-        return values[len(values) - len(self.prescribes) + self.prescribes.index(name)]
+
+        def found(sides: Sides, *operands: Any) -> Array:
+            values = self.switches.frozen(sides, *operands)
+            return values[len(values) - len(self.prescribes) + self.prescribes.index(name)]
+
+        return self.outlined.setdefault(name, outlined(found))(sides, *operands)
 
     def bound(self, sides: Sides) -> Problem:
         """Returns a problem whose joints and slips are evaluated on given sides of their switches; the problem itself
@@ -274,7 +286,7 @@ class Pieces:
 
     def functions(self, sides: Sides) -> tuple[Callable, Any]:
         """Returns force and mass on given sides of the switches found in them."""
-        if self.only_stated:
+        if self.smooth:
             return self.problem.generalised_force, self.problem.mass
         frozen_at = lambda t, q, v, args: self.switches.frozen(sides, t, q, v, args)
         mass = self.problem.mass
