@@ -5,8 +5,8 @@
 
 Processor seconds of the first and the second call, the least of the rounds; "cached" is the first call of a process
 that finds the compiled programs of one before it. "box" is one in space whose eight corners hit a floor, its quaternion
-kept by a joint, "rod" one in the plane with two rough ends. "policy" is a gradient by the weights of a network
-4-64-64-1 over 256 lanes in float32, by each execution.
+kept by a joint, "rod" one in the plane with two rough ends, "balls" two in space that meet on a rough floor. "policy" is
+a gradient by the weights of a network 4-64-64-1 over 256 lanes in float32, by each execution.
 """
 
 from __future__ import annotations
@@ -128,6 +128,26 @@ for _ in range(2):
     jax.block_until_ready(end(q0) if "jit" in {call!r} else ji.solve(problem, q0, v0, **given).q)
     print(time.process_time() - begin)
 """  # noqa: E501
+BALLS = """
+import time
+import jax, jax.numpy as jnp
+import jaximpact as ji
+from jaximpact import sensitivities, solve, spatial  # importing apart, as above
+jax.config.update("jax_enable_x64", True)
+floor = [spatial.Plane(name, at=(0, 0, 0), friction=0.4) for name in "ab"]
+balls = {{"a": spatial.ball((0, 0, 0.3), 0.1, 1.0), "b": spatial.ball((0.03, 0.02, 0.6), 0.08, 0.4)}}
+system = spatial.System(balls, [*floor, spatial.Contact("a", "b", friction=0.3)])
+problem, (q0, v0) = system.problem(), system.start(a=(0.2, 0, 0, 1, 2, 3), b=(0, 0.1, 0, 3, 2, 1))
+given = dict(t1=0.6, scheme=ji.EventDriven(1e-8, 1e-8))
+calls = {{
+    "EventDriven": lambda: ji.solve(problem, q0, v0, save="final", **given).q,
+    "sensitivities, EventDriven": lambda: ji.sensitivities(problem, q0, v0, wrt="v0", **given).jacobian,
+}}
+for _ in range(2):
+    begin = time.process_time()
+    jax.block_until_ready(calls[{call!r}]())
+    print(time.process_time() - begin)
+"""
 POLICY = """
 import time
 import jax, jax.numpy as jnp, numpy as np
@@ -179,6 +199,7 @@ ROWS = [
     *((work, 1, call) for work in ("box", "rod") for call in ("EventDriven", "jit(jacfwd), EventDriven")),
     *(("box", 1, call) for call in ("MoreauJean", "jit(jacfwd), MoreauJean")),
     *((work, 1, "jit(grad), EventDriven") for work in ("box", "rod")),
+    *(("balls", 1, call) for call in ("EventDriven", "sensitivities, EventDriven")),
     ("policy", 256, "auto"),
     ("policy", 256, "xla"),
 ]
@@ -188,7 +209,7 @@ def measured(root: Path, row: tuple[str, int, str], cache: str) -> list[float]:
     """Seconds of the first and the second call in a new process."""
     work, lanes, call = row
     environment = os.environ | {"PYTHONPATH": str(root), "JAXIMPACT_CACHE": cache}
-    text = {"hopper": HOPPER, "box": BOX_AND_ROD, "rod": BOX_AND_ROD, "policy": POLICY}.get(work, COMMON)
+    text = {"hopper": HOPPER, "box": BOX_AND_ROD, "rod": BOX_AND_ROD, "balls": BALLS, "policy": POLICY}.get(work, COMMON)
     command = [sys.executable, "-c", text.format(work=work, lanes=lanes, call=call, execution=call)]
     ran = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
     if ran.returncode:

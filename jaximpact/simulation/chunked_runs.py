@@ -85,7 +85,9 @@ def in_chunks(
     total = int(counts.sum()) if ragged else count * int(counts)
     begin = time.perf_counter()
     # a call that was short runs in this thread: another one would take longer to begin, and Ctrl-C can wait
-    waiting = total if lanes.seen.get("seconds", np.inf) > MAX_INLINE_SECONDS else 0
+    short = lanes.seen.get("seconds", np.inf) <= MAX_INLINE_SECONDS
+    # steps whose errors a tolerance bounds may take any time
+    waiting = 0 if short else total if program.scheme.traits.order is not None else np.inf
     threads = worker_count(waiting) if shares == 1 else 1
     if chunk is None:
         most = shares * _automatic_chunk(program, lanes.first if one is None else one)
