@@ -5,8 +5,8 @@
 
 Processor seconds of the first and the second call, the least of the rounds; "cached" is the first call of a process
 that finds the compiled programs of one before it. "box" is one in space whose eight corners hit a floor, its quaternion
-kept by a joint, "rod" one in the plane with two rough ends, "balls" two in space that meet on a rough floor. "policy" is
-a gradient by the weights of a network 4-64-64-1 over 256 lanes in float32, by each execution.
+kept by a joint, "rod" one in the plane with two rough ends, "balls" two in space that meet on a rough floor. "policy"
+is a gradient by the weights of a network 4-64-64-1 over 256 lanes in float32, by each execution.
 """
 
 from __future__ import annotations
@@ -209,7 +209,8 @@ def measured(root: Path, row: tuple[str, int, str], cache: str) -> list[float]:
     """Seconds of the first and the second call in a new process."""
     work, lanes, call = row
     environment = os.environ | {"PYTHONPATH": str(root), "JAXIMPACT_CACHE": cache}
-    text = {"hopper": HOPPER, "box": BOX_AND_ROD, "rod": BOX_AND_ROD, "balls": BALLS, "policy": POLICY}.get(work, COMMON)
+    own = {"hopper": HOPPER, "box": BOX_AND_ROD, "rod": BOX_AND_ROD, "balls": BALLS, "policy": POLICY}
+    text = own.get(work, COMMON)
     command = [sys.executable, "-c", text.format(work=work, lanes=lanes, call=call, execution=call)]
     ran = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
     if ran.returncode:

@@ -169,7 +169,7 @@ def left_out(rows: ConeProblem, after: Array, kept: Array, rests: Array) -> tupl
     def solve(turn: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         still, plain, _ = carry
         some = rows._replace(offset=after, friction=jnp.where(turn > 0, rows.friction, 0))
-        x = some.in_modes(zero, jnp.where(kept, jnp.where(still, STICK, SLIP), OPEN), way, times=2)
+        x = some.in_modes(zero, jnp.where(kept, jnp.where(still, STICK, SLIP), OPEN), way, times=3)
         # a slip that would turn round ends
         ends = (turn > 0) & (jnp.sum(way * some.velocity(x)[:, 1:], axis=1) < 0)
         return still | ends, jnp.where(turn > 0, plain, x), x

@@ -70,11 +70,11 @@ class Modes(NamedTuple):
         """Returns the modes with the ways of slips at a `Place` of a trial, at time t."""
         if self.tangents is None:
             return self
-        way, known = self.steered(t)
+        way, known = self.ways_at(t)
         return self._replace(way=jnp.where(known, way, self.headed(place, way)))
 
-    def steered(self, t: Array) -> tuple[Array, Array]:
-        """Returns the ways (m, 2) at time t of a trial that is steered, and whether it is, ()."""
+    def ways_at(self, t: Array) -> tuple[Array, Array]:
+        """Returns the ways (m, 2) at time t of a trial, and whether it is steered, (); of others those at its start."""
         began, span = self.clock
         known = span > 0
         turned = rotated(self.way, angles_at(self.angles, (t - began) / jnp.where(known, span, 1)))
@@ -95,7 +95,7 @@ class Modes(NamedTuple):
         to_here, before = turn_onto(here, tangents), turn_onto(self.frame, tangents)
         onwards = to_here @ jnp.swapaxes(before, 1, 2)
         place = place.turned(to_here)
-        way, known = self.steered(t)
+        way, known = self.ways_at(t)
         along = turn_components(onwards, way)
         way = jnp.where(known, along, self.headed(place, along))
         force = self.force.at[:, 1:].set(turn_components(frozen(onwards), self.force[:, 1:]))

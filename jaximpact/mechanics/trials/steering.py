@@ -128,8 +128,9 @@ def way_of_acceleration(
     """
     begins &= jnp.any(way != 0, axis=1)
     slopes_at = lambda angle: frozen(jax.jacfwd(across)(angle))
-    response = frozen(jax.jacfwd(lambda angle: pull(rotated(way, angle)))(0 * way[:, 0]))
-    moved = lengths(frozen(pull(way))) + lengths(jnp.diagonal(response, axis1=0, axis2=2).T)
+    turned = lambda angle: (pull(rotated(way, angle)),) * 2
+    response, first = frozen(jax.jacfwd(turned, has_aux=True)(0 * way[:, 0]))
+    moved = lengths(first) + lengths(jnp.diagonal(response, axis1=0, axis2=2).T)
     held = begins & (moved <= EDGE * brakes)
     begins &= ~held
 
