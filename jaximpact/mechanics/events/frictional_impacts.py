@@ -133,14 +133,14 @@ def fall_back(
             problem, t, q, found.v, args, slip.jacobian if after.shape[1] > 2 else None
         )
         slip_direction = jnp.where(found.rests[:, None], 0, direction(after[:, 1:]))
-        stay = (closed | found.lands) & ~found.opened
-        _, force, _ = accelerations.solve(stay, lax.stop_gradient(slip_direction))
-        normal = accelerations.cones.velocity(force)[:, 0]
+        stay, way = (closed | found.lands) & ~found.opened, lax.stop_gradient(slip_direction)
         rounding = noise(contacts, accelerations.free, accelerations.cones.offset[:, 0])
-        sinks = found.opened & (normal < -rounding)
-        # one that opens meanwhile takes no part in what ends the flights, and moves under other forces
-        parts = jnp.any(stay & (normal > rounding))
-        return sinks & ~parts & (lax.stop_gradient(after[:, 0]) <= flights.slowest(jnp.abs(normal)))
+        held = lambda some: accelerations.cones.velocity(accelerations.solve(some, way)[1])[:, 0]
+        normal = held(stay)
+        back = found.opened & (normal < -rounding)
+        back &= lax.stop_gradient(after[:, 0]) <= flights.slowest(jnp.abs(normal))
+        # a struck contact that opens meanwhile takes no part in what ends the flights: they are followed
+        return back & ~jnp.any(stay & ~closed & (held(stay | back) > rounding))
 
     slowly = found.opened & (after[:, 0] <= flights.slowest(BRIEF * pull))
     back = lax.cond(jnp.any(slowly), falling, lambda: jnp.zeros_like(closed))
