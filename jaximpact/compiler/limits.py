@@ -18,8 +18,8 @@ ARRAY_PRIMITIVE_COST = 50  # operations of a primitive on an array in memory
 # derivatives .73 and .94 (.44 and more), in .7 of the time to compile.
 MIN_ENTRIES_SIDE_BY_SIDE = 24
 MIN_SHARE_SIDE_BY_SIDE = 0.1
-# In place of MAX_OPS_LLVM: one of 240,000 takes 5 s. The Jacobian of two balls that meet on a rough floor (1,290,000)
-# takes 35 s to the first answer, of three (2,270,000) 93; through XLA that of two takes more than 600.
+# In place of MAX_OPS_LLVM: one of 240,000 takes 5 s. Jacobians of bodies in space take 35 s to the first answer with
+# 1,290,000, and more than 600 through XLA; 93 s with 2,270,000.
 MAX_OPS_OF_A_LANE = 3_000_000
 # entries, of a root, division or function, that make an instruction on a register; of others more than half of one
 MIN_DEAR_SIDE_BY_SIDE = 2

@@ -134,9 +134,10 @@ class Slip(NamedTuple):
     def onto(self, frame: F_mkd | None) -> Slip:
         """Returns the rows along tangents that are turned onto those of a place nearby, ``frame`` (m, 2, d);
         None leaves them as the problem has them."""
-        if frame is None:
-            return self
-        turn = turn_onto(frame, self.jacobian)
+        return self if frame is None else self.turned(turn_onto(frame, self.jacobian))
+
+    def turned(self, turn: F_mkk) -> Slip:
+        """Returns the rows along tangents turned by ``turn`` (m, 2, 2), as by `turn_onto`."""
         response = jnp.einsum("mkl,dml->dmk", turn, self.response)
         jacobian, drift, velocity = (turn_components(turn, x) for x in (self.jacobian, self.drift, self.velocity))
         return self._replace(jacobian=jacobian, response=response, drift=drift, velocity=velocity)

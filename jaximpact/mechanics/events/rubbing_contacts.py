@@ -43,7 +43,9 @@ class Place(NamedTuple):
 
     def turned(self, turn: Array) -> Place:
         """Returns the place with components along tangents turned by ``turn`` (m, 2, 2), as by `turn_onto`."""
-        return self._replace(cones=self.cones.turned(turn), slip=turn_components(turn, self.slip))
+        contacts = self.view.contacts._replace(slip=self.cones.slip().turned(turn))
+        cones = ConeProblem.of(contacts, self.cones.offset[:, 0])
+        return self._replace(cones=cones, slip=turn_components(turn, self.slip))
 
     def moving(self, h: Array) -> Array:
         """Finds the contacts (m,) whose slip exceeds the rounding of velocities and of their changes in a step h;

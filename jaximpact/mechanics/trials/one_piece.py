@@ -18,8 +18,7 @@ class OnePiece(Pieces):
 
     def __init__(self, problem: Problem) -> None:
         none = np.zeros(0, int)
-        self.problem, self.prescribes, self.only_stated, self.smooth = problem, (), False, True
-        self.outlined, self.pace = {}, None
+        self.problem, self.prescribes, self.only_stated, self.outlined, self.pace = problem, (), False, {}, None
         self.shapes, self.count, self.stated, self.ends = [], 0, slice(0, 0), slice(0, 0)
         self.passes, self.cancels = none.astype(bool), False
         self.steep, self.open = none, none.astype(bool)

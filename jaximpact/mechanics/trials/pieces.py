@@ -130,8 +130,8 @@ class Pieces:
         steep: numbers (n,) of the levels that depend on the velocity, so that the motion may slide on their borders.
         open: mask (k,) of levels that are zero at times which depend on the motion's data.
         stated: slice of the levels of surfaces that the problem states.
-        only_stated: whether the switches are those of these surfaces alone.
-        smooth: whether force and mass have no other switches of their own.
+        only_stated: whether the switches are those of these surfaces alone, with the force and the mass as they are.
+        smooth: whether the force and the mass have no switches, but velocities that are prescribed have.
         outlined: functions of these pieces that are compiled once for many calls, by name.
         ends: slice of the levels beyond whose borders a piece is continued from inside: those stated,
             or all if a piece may not be finite there.
@@ -148,12 +148,12 @@ class Pieces:
         switches: Switches,
         stated: Switches | None,
         *operands: Any,
-        smooth: bool,
+        smooth: bool = False,
         prescribes: tuple[str, ...] = (),
         pace: Pace | None = None,
     ) -> None:
         self.problem, self.switches, self.only_stated = problem, switches, switches is stated
-        self.prescribes, self.pace, self.smooth = prescribes, pace, smooth or switches is stated
+        self.prescribes, self.pace, self.smooth = prescribes, pace, smooth
         self.outlined: dict[str, Callable] = {}
         # stated switches come first; among their sides those of the surfaces are last, after the switches inside the
         # stated functions
@@ -204,18 +204,16 @@ class Pieces:
         at = t, q, v, args
         stated = stated_switches(problem, *at, reported, kinks)
         kinked = switching(problem, *at, levels=True) if prescribed else {}
-        own = force_switches(problem, *at, reported, levels=True, kinks=kinks)
+        found_beside = lambda of: force_switches(problem, *at, reported, levels=True, kinks=kinks, beside=of)
+        own = found_beside(())
         for beside in [kinked, {}] if kinked else [{}]:
-            switches = own
-            if beside:
-                functions = tuple(beside.values())
-                switches = force_switches(problem, *at, reported, levels=True, kinks=kinks, beside=functions)
+            switches = found_beside(tuple(beside.values())) if beside else own
             if switches is None:
                 return None
             found = cls(problem, switches, stated, *at, smooth=own is None, prescribes=tuple(beside), pace=pace)
             if found.count <= MAX_LEVELS:
                 return found
-        return None if stated is None else cls(problem, stated, stated, *at, smooth=True, pace=pace)
+        return None if stated is None else cls(problem, stated, stated, *at, pace=pace)
 
     def start(self, t: Array, q: Array, v: Array, args: object) -> Where:
         """Returns the sides on which a motion begins, before borders at its start are treated."""
@@ -286,7 +284,7 @@ class Pieces:
 
     def functions(self, sides: Sides) -> tuple[Callable, Any]:
         """Returns force and mass on given sides of the switches found in them."""
-        if self.smooth:
+        if self.smooth or self.only_stated:
             return self.problem.generalised_force, self.problem.mass
         frozen_at = lambda t, q, v, args: self.switches.frozen(sides, t, q, v, args)
         mass = self.problem.mass

@@ -21,7 +21,7 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 
 from ....jaxtools import linalg
-from ....jaxtools.array_types import B0, F0, B_m, B_mm, F_dn, F_m, F_mk, F_mkk, F_mr, F_mrr, F_nd, F_nn, I_m
+from ....jaxtools.array_types import B0, F0, B_m, B_mm, F_dn, F_m, F_mk, F_mr, F_mrr, F_nd, F_nn, I_m
 from ....jaxtools.outlined import outlined
 from ....jaxtools.semidefinite import invert_semidefinite
 from ...coefficients import lengths
@@ -200,17 +200,6 @@ class ConeProblem(NamedTuple):
             each.reshape(1, -1) * self.response,
             each * self.offset,
             *jax.tree.map(lambda mu: mu / scale, (self.friction, self.static)),
-        )
-
-    def turned(self, turn: F_mkk) -> ConeProblem:
-        """Returns the problem with components along tangents turned by ``turn`` (m, k, k)."""
-        (m, size), d = self.offset.shape, self.rows.shape[1]
-        each = jnp.zeros((m, size, size), turn.dtype).at[:, 0, 0].set(1).at[:, 1:, 1:].set(turn)
-        rows, response = self.rows.reshape(m, size, d), self.response.reshape(d, m, size)
-        return self._replace(
-            rows=jnp.einsum("mkl,mld->mkd", each, rows).reshape(self.rows.shape),
-            response=jnp.einsum("mkl,dml->dmk", each, response).reshape(self.response.shape),
-            offset=jnp.einsum("mkl,ml->mk", each, self.offset),
         )
 
     def velocity(self, x: F_mr) -> F_mr:
