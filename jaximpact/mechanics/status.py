@@ -155,8 +155,8 @@ CAUSES = {
     "missed, at a small normal velocity (near grazing the derivative diverges); it is closed with no force on it, so "
     "that a change of the forces one way opens it; contacts that "
     "load each other, or bend each other's paths (forces of the velocity), struck within one step; infinitely many "
-    "impacts accumulated (bounces died out), and the derivative after that "
-    "is of first order at best; or a contact with friction only just slipped, stuck, broke away or came to rest, or "
+    "impacts accumulated (bounces died out) by steps of a given length, or of contacts that bounce in turn; "
+    "or a contact with friction only just slipped, stuck, broke away or came to rest, or "
     "did so in the step of an impact. Take a smaller h, ask for the "
     "derivative on one side, sensitivities(direction=...), or trust no derivative of this motion",
     Status.DERIVATIVE_AT_END: "(derivatives only) an impact lies within a step or two of t0 or t1, or as near t1 as h "

@@ -101,19 +101,21 @@ def strike(
     w = lax.stop_gradient(cones.velocity(x))
     own = lax.stop_gradient(cones.scales())
     margin = own * (mu * x[:, 0] - length(x[:, 1:])[:, 0])
-    pull = lax.stop_gradient(jnp.max(jnp.abs(normal) + contacts.velocity_terms(free)))
-    slack = 2e-3 * flights.time(pull) * length(slip.jacobian @ lax.stop_gradient(free))[:, 0] + resolution
+    largest = lax.stop_gradient(jnp.max(jnp.abs(normal) + contacts.velocity_terms(free)))
+    pull = length(slip.jacobian @ lax.stop_gradient(free))[:, 0]
+    slack = 2e-3 * flights.time(largest) * pull + resolution
     speeds = length(w[:, 1:])[:, 0]
     moves = speeds > resolution
     near = acts & (mu > 0) & jnp.where(moves, speeds <= slack, margin <= slack)
     status |= as_status(jnp.any(near & impact), Status.DERIVATIVE_EVENTS)
     rests = candidates & ~moves & (cones.at_rest > 0)
     v = v + cones.response @ x.ravel()
-    return Blow(v, x, x[:, 0], lands, jnp.zeros_like(lands), opened, rests, slow, error, status), pull
+    press = lax.stop_gradient(jnp.abs(normal))
+    return Blow(v, x, x[:, 0], lands, jnp.zeros_like(lands), opened, rests, press, pull, error, status), largest
 
 
 def fall_back(
-    problem: Problem, flights: ShortFlights, event: Event, slip: Slip, rows: ConeProblem, found: Blow, pull: Array,
+    problem: Problem, flights: ShortFlights, event: Event, slip: Slip, rows: ConeProblem, found: Blow, largest: Array,
     closed: Array, args: object,
 ) -> Blow:  # fmt: skip
     """Keeps contacts closed that the impact ``found`` opens so slowly that they would close again
@@ -128,7 +130,7 @@ def fall_back(
     t, q, _, _, contacts, _ = event
     after = jnp.concatenate([contacts.gap_velocity(found.v)[:, None], slip.of(found.v)], axis=1)
 
-    def falling() -> Array:
+    def falling() -> tuple[Array, Array]:
         accelerations = AccelerationProblem.at(
             problem, t, q, found.v, args, slip.jacobian if after.shape[1] > 2 else None
         )
@@ -140,14 +142,15 @@ def fall_back(
         back = found.opened & (normal < -rounding)
         back &= lax.stop_gradient(after[:, 0]) <= flights.slowest(jnp.abs(normal))
         # a struck contact that opens meanwhile takes no part in what ends the flights: they are followed
-        return back & ~jnp.any(stay & ~closed & (held(stay | back) > rounding))
+        back &= ~jnp.any(stay & ~closed & (held(stay | back) > rounding))
+        return back, jnp.where(back, jnp.abs(normal), found.press)
 
-    slowly = found.opened & (after[:, 0] <= flights.slowest(BRIEF * pull))
-    back = lax.cond(jnp.any(slowly), falling, lambda: jnp.zeros_like(closed))
+    slowly = found.opened & (after[:, 0] <= flights.slowest(BRIEF * largest))
+    back, press = lax.cond(jnp.any(slowly), falling, lambda: (jnp.zeros_like(closed), found.press))
     kept = (closed | found.lands | back) & (back | ~found.opened)
     none = (jnp.zeros_like(after), jnp.zeros((), jnp.int32))
     rest, doubt = lax.cond(jnp.any(back), lambda: left_out(rows, after, kept, found.rests), lambda: none)
-    status = found.status | doubt | as_status(jnp.any(back), Status.DERIVATIVE_EVENTS)
+    status = found.status | doubt
     v, impulse = found.v + rows.response @ rest.ravel(), found.impulse + rest
     # slips that these flights have ended, but for rounding, as that of a foot that lands beside one that sticks
     slips = length(lax.stop_gradient(slip.of(v)))[:, 0]
@@ -155,7 +158,7 @@ def fall_back(
     ended &= slips <= 1e3 * jnp.finfo(v.dtype).eps * lax.stop_gradient(jnp.max(jnp.abs(after)))
     return found._replace(
         v=v, impulse=impulse, lands=found.lands | back, back=back, opened=found.opened & ~back,
-        rests=found.rests | ended, status=status,
+        rests=found.rests | ended, press=lax.stop_gradient(press), status=status,
     )  # fmt: skip
 
 
@@ -209,6 +212,14 @@ class WithFriction(NamedTuple):
     def errors_of_path(self, event: Event, rows: ConeProblem) -> Array:
         return braking(rows, rows.offset, self.closed, self.still)
 
+    def slips(self, v: Array) -> Array:
+        return length(self.slip.of(v))[:, 0]
+
+    def ambiguous(self, rows: ConeProblem, closed: Array, rests: Array) -> Array:
+        slides = closed & ~rests & (rows.at_rest > 0)
+        only = lambda: dependent(lax.stop_gradient(rows.delassus()), jnp.where(closed, SLIP, OPEN), rows.friction)
+        return lax.cond(jnp.any(slides), only, lambda: jnp.zeros((), bool))
+
     def sides(self, contacts: Contacts) -> Array:
         return jnp.zeros_like(self.closed)
 
@@ -232,8 +243,8 @@ class WithFriction(NamedTuple):
         strikes, rests = jnp.any(impact), self.still | self.stopped
         involved = (self.closed | impact | beside) & strikes
         guess = braking(rows, rows.offset, self.jammed, self.jammed)
-        found, pull = strike(problem, motion, flights, event, self.slip, impact, involved, rests, self.way, guess)
-        found = fall_back(problem, flights, event, self.slip, rows, found, pull, self.closed, motion.args)
+        found, largest = strike(problem, motion, flights, event, self.slip, impact, involved, rests, self.way, guess)
+        found = fall_back(problem, flights, event, self.slip, rows, found, largest, self.closed, motion.args)
         none = jnp.zeros_like(self.closed)
         nothing = found._replace(
             v=event.v, impulse=jnp.zeros_like(found.impulse), percussion=jnp.zeros_like(found.percussion), lands=none,

@@ -32,8 +32,8 @@ def lasting(
     """Finds which of the ``involved`` contacts (m,) stay closed after an inelastic impact,
     or an elastic one too slow to be resolved.
 
-    Returns that mask; the gap velocity (m,) below which an impact is not resolved; and, at the velocity after an
-    inelastic impact, the acceleration without contact forces (d,) and the gap acceleration at constant velocity (m,).
+    Returns that mask; the accelerations (m,) that press gaps closed; and, at the velocity after an inelastic impact,
+    the acceleration without contact forces (d,) and the gap acceleration at constant velocity (m,).
     """
     motion = lax.stop_gradient(motion)
     (t, q, v, metric, contacts, speed), e, args = event, motion.e, motion.args
@@ -43,8 +43,8 @@ def lasting(
     push, _, lasts, _ = persisting(law, contacts, free, gap_acceleration, involved)
     # what presses a contact: all that accelerates its gap but its own force; terms that cancel do not
     by_others = jnp.abs(contacts.delassus()) @ push - contacts.diagonal() * push
-    slow = flights.slowest(jnp.abs(contacts.velocity(free) + gap_acceleration) + by_others)
-    return (e * jnp.abs(speed) <= slow) & lasts, slow, free, gap_acceleration
+    press = jnp.abs(contacts.velocity(free) + gap_acceleration) + by_others
+    return (e * jnp.abs(speed) <= flights.slowest(press)) & lasts, press, free, gap_acceleration
 
 
 def closes_again(
@@ -56,8 +56,9 @@ def closes_again(
     after: Array,
     opened: Array,
     involved: Array,
-) -> Array:
-    """Finds the contacts (m,) that an impact opens so slowly that they close again before their flight is resolved.
+) -> tuple[Array, Array]:
+    """Finds the contacts (m,) that an impact opens so slowly that they close again before their flight is resolved,
+    and the gap accelerations (m,) that close them.
 
     ``after`` (m,): gap velocities after the impact; ``opened`` (m,): contacts that it opens, of those ``involved``
     (m,); ``free`` (d,), ``gap_acceleration`` (m,): accelerations after the impact, as in `View`; ``flights``: as in
@@ -67,24 +68,25 @@ def closes_again(
     if the forces hold it there. If they do not, it leaves one of them, with a part of the velocity that it would lose
     by coming to rest, and the flight is followed.
     """
+    none = (jnp.zeros_like(opened), jnp.zeros_like(after))
     if len(opened) < 2:
-        return jnp.zeros_like(opened)
+        return none
 
-    def falling() -> Array:
+    def falling() -> tuple[Array, Array]:
         push = persisting(law, contacts, free, gap_acceleration, involved & ~opened)[0]
         normal = contacts.velocity(free) + gap_acceleration + contacts.delassus() @ push
         found = (
             opened & (normal < -noise(contacts, free, gap_acceleration)) & (after <= flights.slowest(jnp.abs(normal)))
         )
         rest = found | (involved & ~opened)
-        return found & jnp.all(persisting(law, contacts, free, gap_acceleration, rest)[2] == rest)
+        return found & jnp.all(persisting(law, contacts, free, gap_acceleration, rest)[2] == rest), jnp.abs(normal)
 
     return lax.cond(
         jnp.any(
             opened & (after <= flights.slowest(jnp.max(jnp.abs(gap_acceleration) + contacts.velocity_terms(free))))
         ),
         falling,
-        lambda: jnp.zeros_like(opened),
+        lambda: none,
     )
 
 
@@ -121,6 +123,12 @@ class WithoutFriction(NamedTuple):
     def errors_of_path(self, event: Event, rows: Contacts) -> Array:
         return impulses_to_change(rows, -event.speed, self.closed)
 
+    def slips(self, v: Array) -> Array:
+        return jnp.zeros(self.closed.shape, v.dtype)
+
+    def ambiguous(self, rows: Contacts, closed: Array, rests: Array) -> Array:
+        return jnp.zeros((), bool)
+
     def sides(self, contacts: Contacts) -> Array:
         pairs = self.closed[:, None] & self.closed[None, :]
         return jnp.any(pairs & (contacts.angles() < FACING), axis=1)
@@ -145,7 +153,7 @@ class WithoutFriction(NamedTuple):
         v, contacts, speed, closed = event.v, event.contacts, event.speed, self.closed
         involved = (closed | impact | beside) & jnp.any(impact)
         before = lax.stop_gradient(event)
-        stays, slow, free, gap_acceleration = lasting(problem, law, motion, flights, before, involved)
+        stays, press, free, gap_acceleration = lasting(problem, law, motion, flights, before, involved)
         lands = (impact | beside) & stays
         # if a contact beside the impact opened and counted as inelastic, the others would give it energy
         impact_law = problem.impact_law
@@ -160,7 +168,7 @@ class WithoutFriction(NamedTuple):
         rounding = noise(contacts, jnp.abs(v) + contacts.jump_terms(percussion), speed)
         opened = involved & (after > rounding)
         flight = lax.stop_gradient((contacts, free, gap_acceleration))
-        back = closes_again(law, *flight, flights, lax.stop_gradient(after), opened, involved)
+        back, closing = closes_again(law, *flight, flights, lax.stop_gradient(after), opened, involved)
         opened = opened & ~back
         stopped = impact & ~lands & (jnp.abs(after) <= rounding)
         lands = lands | pressed_together(law, *flight, stopped, involved & ~opened)
@@ -173,4 +181,6 @@ class WithoutFriction(NamedTuple):
         error = complementarity(defect, lax.stop_gradient(beyond), contacts.diagonal())
         v = v + contacts.jump(percussion) + contacts.jump(rest)
         error = jnp.max(error, initial=0.0)
-        return Blow(v, percussion + rest, percussion, lands, back, opened, jnp.zeros_like(closed), slow, error, status)
+        press = jnp.where(back, closing, press)
+        none, no_pull = jnp.zeros_like(closed), jnp.zeros_like(press)
+        return Blow(v, percussion + rest, percussion, lands, back, opened, none, press, no_pull, error, status)

@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from ...jaxtools.jaxpr_tools import depends_on
@@ -19,10 +20,11 @@ from ..problem import Problem
 from ..scheme import mass_status, restitution_status
 from ..status import Status, as_status
 from .event_state import Event, impulses_to_change
-from .short_flights import ShortFlights
+from .short_flights import ShortFlights, Slips
 
 # fraction of the accelerations by which an impact must change those of other contacts for their order to matter
 COUPLED = 1e-6
+SAME = 1e-9  # of the terms of changes of times: differences below it are rounding
 
 
 def met_together(
@@ -48,6 +50,30 @@ def met_together(
     group = candidates | (reached & (speed < -still))
     together = (jnp.sum(group) > 1) & jnp.any(oblique & group[:, None] & (group | closed)[None, :])
     return jnp.where(together, group, candidates), reached & (jnp.abs(speed) <= still), together
+
+
+def tied(problem: Problem, motion: Motion, event: Event, closed: Array, impact: Array) -> Array:
+    """Finds the contacts (m,) of an ``impact`` (m,) that close at the same instant whatever the data, if all do.
+
+    So do two corners of a block that tilts on its edge: while contacts stay ``closed`` (m,) the one gap cannot change
+    without the other, and a change in a direction in which nothing cancels by chance moves both times alike. Arguments
+    by which derivatives are taken may change one gap alone.
+    """
+    m, by, nothing = len(closed), motion.by, jnp.zeros_like(closed)
+    t, q, *_ = event
+    if m < 3 or by is None or by.changes(problem.gaps, t, q, motion.args):
+        return nothing
+
+    def look() -> Array:
+        contacts, speed = lax.stop_gradient((event.contacts, event.speed))
+        some = jnp.asarray(np.random.default_rng(0).uniform(0.5, 1.0, m), speed.dtype) / nonzero(contacts.diagonal())
+        change = contacts.jump(jnp.where(closed | impact, some, 0))
+        change += contacts.jump(impulses_to_change(contacts, -contacts.velocity(change), closed, True))
+        found = contacts.velocity(change) / jnp.where(impact, speed, 1)
+        of_first, terms = found[jnp.argmax(impact)], contacts.velocity_terms(change) / jnp.where(impact, -speed, 1)
+        return impact & (jnp.max(jnp.where(impact, jnp.abs(found - of_first) - SAME * terms, 0)) <= 0)
+
+    return lax.cond(jnp.sum(impact) > 1, look, lambda: nothing)
 
 
 def meets_within(spread: Array, contacts: Contacts, v: Array, speed: Array) -> Array:
@@ -111,15 +137,15 @@ def order_matters(
 
 
 def shared(oblique: Array, elastic: Array, touching: Array, sides: Array, percussion: Array, e: Array) -> Array:
-    """Tests whether the impact of ``elastic`` contacts (m,) sends a percussion through another contact that was
-    already ``touching`` (m,), ().
+    """Finds the contacts (m,) that were already ``touching`` (m,) and through which the impact of ``elastic`` contacts
+    (m,) sends a percussion.
 
-    Had that contact been slightly open, it would have had an impact of its own, and the motion would differ. Contacts
+    Had such a contact been slightly open, it would have had an impact of its own, and the motion would differ. Contacts
     that are ``sides`` (m,) of a bilateral constraint do not count, as they cannot open. ``oblique`` (m, m): pairs whose
     gradients are not orthogonal; ``percussion`` (m,): impulses of the impact.
     """
     takes = touching & ~sides & (percussion > 0) & (jnp.broadcast_to(e, elastic.shape) > 0)
-    return jnp.any(oblique & (elastic & takes)[:, None] & takes[None, :])
+    return takes & jnp.any(oblique & (elastic & takes)[:, None], axis=0)
 
 
 def put_back(contacts: Contacts, q: Array, speed: Array, pulled: Array, others: Array) -> tuple[Array, Array]:
@@ -140,8 +166,8 @@ class Blow(NamedTuple):
 
     Masks (m,) of contacts: ``lands``, those of the impact that stay closed; ``back``, those that would open but close
     again at once, and are kept closed; ``opened``, those that open; ``rests``, those that do not slip behind it. The
-    gap velocity (m,) up to which an impact is too ``slow`` to be resolved; the residual ``error`` () of the law; and
-    status ().
+    accelerations of gaps and slips (m,) without contact forces, ``press`` and ``pull``, by which flights are too short
+    to be followed; the residual ``error`` () of the law; and status ().
     """
 
     v: Array
@@ -151,7 +177,8 @@ class Blow(NamedTuple):
     back: Array
     opened: Array
     rests: Array
-    slow: Array
+    press: Array
+    pull: Array
     error: Array
     status: Array
 
@@ -186,6 +213,13 @@ class Before(Protocol[R]):
         """Applies the laws to the contacts of an ``impact`` (m,), to the closed ones, and to those ``beside`` them,
         which touch without approaching (m,)."""
 
+    def slips(self, v: Array) -> Array:
+        """Returns the slip speeds (m,) at velocity v (d,)."""
+
+    def ambiguous(self, rows: R, closed: Array, rests: Array) -> Array:
+        """Tests whether contacts that are ``closed`` (m,) behind the event can share their load in many ways, while
+        some that do not rest (``rests``, (m,)) slip: friction then depends on what flights do to each of them, ()."""
+
     def sides(self, contacts: Contacts) -> Array:
         """Returns the mask (m,) of closed contacts that are the sides of a bilateral constraint."""
 
@@ -202,7 +236,8 @@ class Before(Protocol[R]):
 
 class Collision(NamedTuple):
     """Result of `collide`: q and v (d,) after the event, the contacts (m,) that are ``closed`` then, those (m,) that
-    had an ``impact`` in it, and those that rub but do not slip after it, ``rests`` (m,).
+    had an ``impact`` in it, and those that rub but do not slip after it, ``rests`` (m,); ``rested`` (m,) behind it as
+    of `ShortFlights`.
 
     Also the ``impulse`` of the event, (m,) or of contacts that rub (m, 1 + k), and that of the joints,
     ``joint_impulse`` (j,); the residual ``error`` () of the impact law, status (), and whether flights too short to be
@@ -214,6 +249,7 @@ class Collision(NamedTuple):
     closed: Array
     impact: Array
     rests: Array
+    rested: Array
     impulse: Array
     joint_impulse: Array
     error: Array
@@ -223,7 +259,7 @@ class Collision(NamedTuple):
 
 def collide(
     problem: Problem, law: ContactLaw, motion: Motion, flights: ShortFlights, event: Event, before: Before,
-    candidates: Array, near: Array, spread: Array | None,
+    candidates: Array, near: Array, loaded: Array, spread: Array | None,
 ) -> Collision:  # fmt: skip
     """Puts closed contacts back onto their surfaces, and applies the impact law to the ``candidates`` (m,).
 
@@ -233,6 +269,7 @@ def collide(
         before: what the contacts did until then.
         candidates: mask (m,) of contacts that have an impact.
         near: mask (m,) of contacts with zero gap; those that close at the same instant take part in the impact.
+        loaded: mask (m,) of closed contacts that forces press, so that no small change of the motion opens them.
         spread: error () of the times of impacts; None where no derivative is asked for.
     """
     contacts, speed, args, closed = event.contacts, event.speed, motion.args, before.closed
@@ -244,9 +281,10 @@ def collide(
     v = event.v + before.jump(rows, left_over)
     event = event._replace(q=q, v=v, speed=contacts.gap_velocity(v))
     e = problem.restitution_at(motion.e, event.speed, args)
-    in_order = jnp.zeros((), bool)
+    in_order, apart = jnp.zeros((), bool), impact  # contacts whose impact at one instant is a coincidence
     if spread is not None:
-        in_order = order_matters(problem, event, closed, candidates, e, spread, args)
+        apart = impact & ~tied(problem, motion, event, closed, impact)
+        in_order = order_matters(problem, event, closed, candidates & apart, e, spread, args)
         in_order |= may_be_first(oblique, event, closed, impact, spread)
     blow = before.blow(problem, law, motion._replace(e=e), flights, event, rows, impact, beside)
     # the other contacts close at times of their own: the same in value, with other derivatives
@@ -254,19 +292,26 @@ def collide(
     # conditions that make derivatives doubtful, or the step one of first order
     zeno = impact & ~before.jammed & blow.lands & (e > 0)
     dies = jnp.any(zeno | blow.back)
-    grazing = impact & ~before.jammed & ~zeno & (event.speed >= -blow.slow)
-    pairs = oblique & impact[:, None] & impact[None, :]
-    involved = closed | impact | beside
-    through = shared(oblique, impact & ~blow.lands, involved, before.sides(contacts), blow.percussion, e)
-    status = blow.status | collision_status(
-        problem, event.metric, e, impact, zeno=dies, grazing=jnp.any(grazing), through=through,
-        at_once=jnp.any(pairs) | in_order | (together & (jnp.sum(impact) > 1)),
-    )  # fmt: skip
+    grazing = impact & ~before.jammed & ~zeno & (event.speed >= -flights.slowest(blow.press))
+    pairs = oblique & apart[:, None] & apart[None, :]
     after = (closed | blow.lands | blow.back) & ~blow.opened
+    slips = Slips(before.slips(event.v), jnp.where(blow.rests, 0, before.slips(blow.v)), blow.rests, after, blow.pull)
+    press, slips = lax.stop_gradient((blow.press, slips))
+    left = lax.stop_gradient(contacts.gap_velocity(blow.v))
+    doubtful = flights.doubtful(impact, zeno | blow.back, ~jnp.any(apart), press, left, slips, oblique)
+    doubtful |= before.ambiguous(rows, after, blow.rests)
+    involved, rebound = closed | impact | beside, impact & ~blow.lands
+    through = shared(oblique, rebound, involved, before.sides(contacts), blow.percussion, e)
+    firm = jnp.where(impact, ~apart, loaded)
+    status = blow.status | collision_status(
+        problem, event.metric, e, impact, zeno=dies & doubtful, grazing=jnp.any(grazing), through=jnp.any(through),
+        at_once=jnp.any(pairs) | in_order | (together & (jnp.sum(apart) > 1)) | jnp.any(through & ~firm),
+    )  # fmt: skip
     status |= before.doubts(problem, event._replace(q=q), blow.v, impact, after, e, spread, args)
     impulse = left_over + blow.impulse
     joints = before.joint_impulse(event, rows, impulse)
-    return Collision(q, blow.v, after, impact, blow.rests, impulse, joints, blow.error, status, dies)
+    rested = flights.at_rest(impact, press, slips)
+    return Collision(q, blow.v, after, impact, blow.rests, rested, impulse, joints, blow.error, status, dies)
 
 
 def collision_status(
@@ -282,15 +327,15 @@ def collision_status(
 ) -> Array:
     """Returns the status of an ``impact`` (m,) with restitution e.
 
-    The conditions, () each, come from `collide`: impacts accumulate (``zeno``), or are too slow to be
-    certain (``grazing``); one sends a percussion ``through`` another contact; their order matters (``at_once``).
+    The conditions, () each, come from `collide`: impacts accumulate, and that leaves doubts (``zeno``), or are too slow
+    to be certain (``grazing``); one sends a percussion ``through`` another contact; their order matters (``at_once``).
     """
     status = (
         mass_status(metric)
         | as_status(zeno, Status.DERIVATIVE_EVENTS)
         | as_status(grazing, Status.DERIVATIVE_EVENTS)
         | as_status(through, Status.IMPULSES_COUPLED)
-        | as_status(at_once | through, Status.DERIVATIVE_EVENTS)
+        | as_status(at_once, Status.DERIVATIVE_EVENTS)
     )
     return status | restitution_status(e, impact) if callable(problem.restitution) else status
 

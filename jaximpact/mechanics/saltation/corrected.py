@@ -350,7 +350,7 @@ def _depend_on_each_other(here: Instant, q: Array, e: Array, impact: Array, impu
     together = (count > 1) & (here.contacts.coupled(impact) | (count > IMPACTS))
     if here.contacts.dense and len(impulse) > 1:
         joints = here.contacts.beside(q, jnp.ones_like(impact))
-        together |= shared(here.contacts.oblique(), impact, impulse > 0, joints, impulse, e)
+        together |= jnp.any(shared(here.contacts.oblique(), impact, impulse > 0, joints, impulse, e))
     return together
 
 

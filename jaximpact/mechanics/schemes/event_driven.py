@@ -63,16 +63,18 @@ SPREAD = (
 class DrivenState(NamedTuple):
     """State of `EventDriven` between steps: step number n (t = t0 + n h), position q and velocity v (d,) at t, mask
     ``closed`` (m,) of lasting contacts, the exact time of the ``latest`` impact, three steps before t0 where there was
-    none, and the ``substep`` () that the next trial tries; the ``record`` of the first impacts and the ``stop`` of the
-    motion if they are asked for; ``where``, the sides of a force with jumps (`pieces`) or what contacts that rub do;
-    the estimated ``error`` () of the motion so far, in units of the tolerance, and the error ``spread`` () of the time
-    of the latest impact. The record, the stop and both errors are None where they are not needed."""
+    none, the contacts (m,) that have ``rested`` as of `ShortFlights`, and the ``substep`` () that the next trial tries;
+    the ``record`` of the first impacts and the ``stop`` of the motion if they are asked for; ``where``, the sides of a
+    force with jumps (`pieces`) or what contacts that rub do; the estimated ``error`` () of the motion so far, in units
+    of the tolerance, and the error ``spread`` () of the time of the latest impact. The record, the stop and both errors
+    are None where they are not needed."""
 
     n: I0
     q: F_d
     v: F_d
     closed: B_m
     latest: F0
+    rested: B_m
     substep: F0
     low: F_d | None = None
     record: ImpactRecord | None = None
@@ -179,7 +181,14 @@ class EventDriven(Scheme[DrivenState]):
         zero = jnp.zeros((), jnp.int32)
         substep = frozen(motion.h + 0 * q0[0])
         state = DrivenState(
-            zero, q0, v0, at.closed & ~at.outward, time_before_start(motion), substep, zero_remainder(q0)
+            zero,
+            q0,
+            v0,
+            at.closed & ~at.outward,
+            time_before_start(motion),
+            jnp.zeros_like(at.closed),
+            substep,
+            zero_remainder(q0),
         )
         m, info = len(at.closed), Info.none(q0, v0, len(at.closed))
         info = info._replace(
@@ -263,6 +272,7 @@ class EventDriven(Scheme[DrivenState]):
             base.v,
             base.closed,
             totals.latest,
+            totals.rested,
             ending,
             base.low,
             totals.record,

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 SHORT = 16  # roundings of time, below which no substep is taken
 ROUNDED = 4  # roundings of a position that a trial adds to the error
+LOADED = 1e-6  # share of the largest contact force from which a contact counts as pressed
 APPROACH = 1e-3  # fraction of a trial's displacement over which the linearisation of a gap is checked
 
 
@@ -52,7 +53,7 @@ class TrialCarry(NamedTuple):
 
 def first_carry(step: Step, state: DrivenState) -> TrialCarry:
     """Makes the first carry of the loop over trials from a `DrivenState`."""
-    n, q, v, closed, latest, substep, low, record, stop, where, until, spread = state
+    n, q, v, closed, latest, rested, substep, low, record, stop, where, until, spread = state
     m, zero, none = closed.shape[0], jnp.zeros((), q.dtype), jnp.zeros((), jnp.int32)
     substep = frozen(jnp.minimum(substep, step.length) if step.scheme.by_tolerance else step.length)
     step = in_regime(step, q, v)
@@ -66,7 +67,9 @@ def first_carry(step: Step, state: DrivenState) -> TrialCarry:
         search = search._replace(s=jnp.where(n == 0, 0, substep))
     joints = JointInfo.none(step.problem, q, step.motion.args)
     impulse, no = jnp.broadcast_to(moves, base.force.shape), jnp.zeros(m, bool)
-    totals = StepTotals(impulse, no, zero, latest, none, failure, record, stop, joints, zero, until, spread, none - 1)
+    totals = StepTotals(
+        impulse, no, zero, latest, rested, none, failure, record, stop, joints, zero, until, spread, none - 1
+    )
     return TrialCarry(base._replace(low=low), search, totals)
 
 
@@ -244,7 +247,9 @@ def _arrive(
     ends = regime.ends(problem, event, trial_end, switched, substep, args)
     before = regime.before(problem, event, base.where, ends, jolt.shoved, arrival.closed, args)
     candidates = arrival.candidates | (arrival.closed & before.jammed)
-    found = collide(problem, law, motion, arrival.flights, event, before, candidates, arrival.near, spread)
+    load = frozen(normal_impulses(trial_end.force))
+    loaded = arrival.closed & (load > LOADED * jnp.max(jnp.abs(load), initial=0.0))
+    found = collide(problem, law, motion, arrival.flights, event, before, candidates, arrival.near, loaded, spread)
     status = ends.status | jolt.status | found.status
     moved, time = frozen((trial_end.q - base.q, trial_end.elapsed - base.elapsed))
     # of a body at rest, which moves by rounding or by the error of its forces, changes of gaps are rounding too
@@ -299,8 +304,10 @@ def _arrival(
     candidates, near = impact | struck, near | struck
     e = problem.restitution_at(motion.e, speed, args)
     low, unknown = scheme.tolerance(q.dtype).absolute, scheme.unresolved(motion.h)
-    before = frozen((motion.t1 - motion.t0, e, contacts.gap, speed))
-    flights = ShortFlights(low, unknown, *before, near | closed | candidates)
+    since = jnp.where(totals.latest >= motion.t0, t - totals.latest, jnp.inf)
+    before = frozen((motion.t1 - motion.t0, since, e, contacts.gap, speed))
+    touching = near | closed | candidates
+    flights = ShortFlights(low, unknown, *before, touching, totals.rested)
     spread = None
     if scheme.jumps:
         most = scheme.resolution(motion)

@@ -18,17 +18,18 @@ class StepTotals(NamedTuple):
     """What is to be reported of a step, summed over its trials so far.
 
     Impulses (m,) and contacts with an impact, ``met`` (m,); ``residual`` () of the impact law; time of the ``latest``
-    impact; the number of ``trials``; status bits; the ``record`` of the first impacts and the ``stop`` as in
-    `DrivenState`; the report on the ``joints``; and the sum of the ``error`` () of accepted trials, in units of the
-    tolerance. Where derivatives are asked for, the error ``until`` () the step began, and the error ``spread`` () of
-    the time of the latest impact; else None. The number ``near`` () of the last event that trials met or
-    sought (`status.event_name`).
+    impact; contacts (m,) that have ``rested`` as of `ShortFlights`; the number of ``trials``; status bits; the
+    ``record`` of the first impacts and the ``stop`` as in `DrivenState`; the report on the ``joints``; and the sum of
+    the ``error`` () of accepted trials, in units of the tolerance. Where derivatives are asked for, the error ``until``
+    () the step began, and the error ``spread`` () of the time of the latest impact; else None. The number ``near`` ()
+    of the last event that trials met or sought (`status.event_name`).
     """
 
     impulse: Array
     met: Array
     residual: Array
     latest: Array
+    rested: Array
     trials: Array
     status: Array
     record: ImpactRecord | None
@@ -60,6 +61,7 @@ class StepTotals(NamedTuple):
             met=self.met | found.impact,
             residual=jnp.maximum(self.residual, lax.stop_gradient(found.error)),
             latest=jnp.where(hit, lax.stop_gradient(t), self.latest),
+            rested=found.rested,
             status=self.status | status,
             joints=add_joint_impulse(add_joint_impulse(joints, jolt), found.joint_impulse),
             # flights that are left out: up to atol each
