@@ -110,6 +110,24 @@ def test_both_ends_of_an_edge_that_stop_leave_no_slip_and_none_of_its_derivative
     assert np.max(np.abs(slips)) < 1e-10 and np.max(np.abs(changes)) < 1e-10
 
 
+def test_two_feet_that_stick_leave_no_derivative_of_slip_where_rows_are_rounded():
+    """A block lands flat and sticks on two feet, four rows of three coordinates. A body with joints beside it rounds
+    the rows by more than they have digits of, which must not pass for independence."""
+    rng = np.random.default_rng(0)
+    rows = np.array([[0.0, 1.0, -0.4], [1.0, 0.0, 0.2], [0.0, 1.0, 0.4], [1.0, 0.0, 0.2]])
+    offset = jnp.asarray((rows @ [0.05, -1.0, 0.3]).reshape(2, 2))
+    change = jnp.asarray((rows @ [0.3, 0.2, -0.5]).reshape(2, 2))
+    both = jnp.ones(2, bool)
+    for _ in range(10):
+        matrix = rows @ np.diag([1.0, 1.0, 30.0]) @ rows.T
+        noise = 1e-15 * rng.normal(size=(4, 4))
+        matrix = jnp.asarray(matrix + noise + noise.T)
+        solve = lambda b, matrix=matrix: frictional_impulses(matrix, b, 0.5, jnp.zeros_like(b), both, 1e-12)[0]
+        _, impulse = jax.jvp(solve, (offset,), (change,))
+        left = (matrix @ impulse.ravel()).reshape(2, 2) + change
+        np.testing.assert_allclose(left, 0, atol=1e-10)  # a thousand roundings over the shift, after refinement
+
+
 def test_derivatives_of_impulses_that_are_not_unique_are_those_of_differences():
     """Two feet of a body stick, which have one force along them too many. Their forces are near those of another time,
     whose equations are not these: that difference over the shift was part of the rate, 1e4 times too large."""

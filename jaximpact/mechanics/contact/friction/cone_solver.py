@@ -147,10 +147,14 @@ def _differentiable(problem: Friction, start: F_mr, solve: Callable) -> tuple[F_
 
     def tangent(linear: Callable, y: F_mr) -> F_mr:
         matrix = jax.jacfwd(lambda x: linear(x.reshape(y.shape)).ravel())(jnp.zeros_like(y).ravel())
-        # dependent rows: a shift by round-off, and one step of refinement
-        inverse = jnp.linalg.inv(matrix + 64 * jnp.finfo(y.dtype).eps * jnp.eye(y.size, dtype=y.dtype))
+        # rows may be dependent: the inverse has entries of one over the shift, whose rounding refinement takes out, as
+        # it does the effect of the shift (a shift by round-off left 1e-5 of velocities)
+        shift = float(jnp.finfo(y.dtype).eps) ** 0.625
+        inverse = jnp.linalg.inv(matrix + shift * jnp.eye(y.size, dtype=y.dtype))
         x = inverse @ y.ravel()
-        return (x + inverse @ (y.ravel() - matrix @ x)).reshape(y.shape)
+        for _ in range(3):
+            x = x + inverse @ (y.ravel() - matrix @ x)
+        return x.reshape(y.shape)
 
     root = lambda _, start: solve(*lax.stop_gradient((problem, start)))
     x, iterations = implicit_root(equations, start, root, tangent)
