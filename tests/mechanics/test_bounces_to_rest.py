@@ -10,7 +10,7 @@ import jaximpact as ji
 G, MU, E, HEIGHT, ALONG, T1 = 9.81, 0.2, 0.4, 0.1, 3.0, 0.9
 
 
-def thrown(**options):
+def thrown():
     """A point that bounces on a rough floor; args: (gravity, friction)."""
     return ji.Problem(
         force=lambda t, q, v, args: jnp.stack([0.0 * args[0], -args[0]]),
@@ -18,17 +18,17 @@ def thrown(**options):
         slip=lambda t, q, v, args: v[:1],
         friction=lambda args: args[1],
         mass=1.0,
-        **{"restitution": E} | options,
+        restitution=E,
     )
 
 
-def after_bounces(v0, args, e=E):
+def after_bounces(v0, args):
     """Where and how fast the point slides at T1, in closed form: every bounce of speed u takes mu (1 + e) u."""
     (along, up), (g, mu) = v0, args
     u = jnp.sqrt(up**2 + 2 * g * HEIGHT)
     t, x = (up + u) / g, along * (up + u) / g
     for _ in range(60):
-        along, u = along - mu * (1 + e) * u, e * u
+        along, u = along - mu * (1 + E) * u, E * u
         t, x = t + 2 * u / g, x + along * 2 * u / g
     left = T1 - t
     return jnp.stack([x + along * left - mu * g * left**2 / 2, along - mu * g * left])

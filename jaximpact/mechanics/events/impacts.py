@@ -297,9 +297,11 @@ def collide(
     after = (closed | blow.lands | blow.back) & ~blow.opened
     slips = Slips(before.slips(event.v), jnp.where(blow.rests, 0, before.slips(blow.v)), blow.rests, after, blow.pull)
     press, slips = lax.stop_gradient((blow.press, slips))
-    left = lax.stop_gradient(contacts.gap_velocity(blow.v))
-    doubtful = flights.doubtful(impact, zeno | blow.back, ~jnp.any(apart), press, left, slips, oblique)
-    doubtful |= before.ambiguous(rows, after, blow.rests)
+    doubtful = jnp.ones((), bool)  # where it is not looked at
+    if spread is not None:
+        left = lax.stop_gradient(contacts.gap_velocity(blow.v))
+        doubtful = flights.doubtful(impact, zeno | blow.back, ~jnp.any(apart), press, left, slips, oblique)
+        doubtful |= before.ambiguous(rows, after, blow.rests)
     involved, rebound = closed | impact | beside, impact & ~blow.lands
     through = shared(oblique, rebound, involved, before.sides(contacts), blow.percussion, e)
     firm = jnp.where(impact, ~apart, loaded)
