@@ -12,6 +12,9 @@ from scipy.integrate import solve_ivp
 
 import jaximpact as ji
 from support.experiments.friction import MOTIONS
+from support.honesty import T1, batch
+from support.random_friction import IN_SPACE as ROUGH_WALL
+from support.random_friction import draw_in_space
 from support.sliding_bodies import IN_SPACE, stopped
 
 G = 9.81
@@ -280,3 +283,13 @@ def test_slip_that_goes_on_through_zero_is_told():
     since = 1 - 3 / up
     np.testing.assert_allclose(found.value["q"], [0, 4.5 / up - down * since**2 / 2, 0], rtol=0, atol=1e-11)
     np.testing.assert_allclose(found.jacobian["v"]["v0"][1, 1], down / up, rtol=0, atol=1e-10)
+
+
+def test_a_place_where_friction_jams_that_steps_pass_is_told():
+    """The slip turns until its force is infinite, at t = .597; by this h a step leads past: the contact lifts off."""
+    data = batch([draw_in_space(142, 3, 1)])
+    found = ji.ensemble(
+        ROUGH_WALL, **data | {"e": data["e"][:, None]}, h=T1 / 800, scheme=ji.EventCorrected(), save="final"
+    )
+    assert np.linalg.norm(found.v[0, -1]) > 5  # a contact that jams stops
+    assert ji.Status(int(found.status[0])) == ji.Status.FRICTION_JAMMED

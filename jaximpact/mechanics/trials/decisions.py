@@ -9,7 +9,7 @@ from jax import Array, lax
 
 from ...jaxtools.outlined import cold
 from ..coefficients import lengths
-from ..contact.friction.cones import OPEN, SLIP, STICK, could_jam, dependent, jams
+from ..contact.friction.cones import OPEN, SLIP, STICK, could_jam, dependent, jams, opening
 from ..contact.friction.inside_cones import JUST_INSIDE, inside_cones
 from ..events.rubbing_contacts import Place, heading
 from ..linearisation import noise
@@ -58,6 +58,7 @@ def base_in_modes(
     anew = lambda: _decide(place, candidates, where, change, closed, substep, slack)
     as_before = lambda: _Decision(closed, where, jnp.zeros((), jnp.int32))
     stuck = closed & ((where.mode == STICK) | where.limit)
+    passed = 0 if where.tangents is None else _passed_jam(place, closed, where, change)
     closed, where, status = frozen(lax.cond(changed, anew, as_before))
     where = where.onwards(place, closed, stuck, changed, atol, span)
     a, force, push, of_joints = held_in_modes(place, where, closed, slack)
@@ -71,7 +72,7 @@ def base_in_modes(
     if where.tangents is not None:
         slips = (where.of(closed).mode == SLIP) & ~where.limit
         where = where._replace(times=times_of(place, force, slips, where.way, where.floor))
-    status |= as_status(where.several, Status.IMPULSES_NOT_UNIQUE)
+    status |= passed | as_status(where.several, Status.IMPULSES_NOT_UNIQUE)
     # forces that are not unique are known to half of the digits (`cones`)
     unknown = float(jnp.finfo(q.dtype).eps) ** jnp.where(where.several, 0.5, 1)
     base = Base(
@@ -79,6 +80,21 @@ def base_in_modes(
         force_error=frozen(unknown * jnp.max(jnp.abs(a - view.free))),
     )  # fmt: skip
     return base, status
+
+
+def _passed_jam(place: Place, closed: Array, where: Modes, change: Change) -> Array:
+    """Returns FRICTION_JAMMED if a slip in space has turned so far in a trial that its force may have been infinite on
+    the way: steps of a given length pass that, and may lift the contact off."""
+    place = frozen(place)
+    slips = (closed | change.loosed) & (where.mode == SLIP) & ~where.limit & ~change.stopped & ~change.struck
+    slips &= lengths(place.slip) > jnp.abs(where.floor[:, 0])
+
+    def beyond() -> Array:
+        matrix, mu = place.cones.delassus(), place.cones.friction
+        before, after = (opening(matrix, mu, way) for way in (where.way, heading(place.slip)))
+        return jnp.any(slips & jams(matrix, mu) & (jnp.abs(after - before) >= before))
+
+    return as_status(lax.cond(jnp.any(slips), beyond, lambda: jnp.zeros((), bool)), Status.FRICTION_JAMMED)
 
 
 def _decide(

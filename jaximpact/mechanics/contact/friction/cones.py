@@ -127,13 +127,18 @@ def could_jam(delassus: F_nn, mu: F_m, slip_direction: F_mk) -> B_m:
     """Returns the mask (m,) of the contacts that friction can keep closed although they
     would lift off without an impulse.
 
-    ``slip_direction`` (m, k): unit vectors u in the direction of slip, zero for contacts at rest. A unit of normal
-    impulse with its friction changes the gap velocity of a contact by A_nn - mu A_nt u. The mask marks a contact that
-    slips if this is not positive, and a contact at rest if it is not positive for some direction u (`jams`).
+    The mask marks a contact that slips in the ``slip_direction`` (m, k) if a normal impulse does not open it
+    (`opening`), and a contact at rest, whose direction is zero, if that is so for some direction (`jams`).
     """
-    normal = blocks(delassus, mu.shape[0])[:, 0]
-    opens = normal[:, 0] - mu * jnp.sum(normal[:, 1:] * slip_direction, axis=1)
+    opens = opening(delassus, mu, slip_direction)
     return jams(delassus, mu) & ((opens <= 0) | ~jnp.any(slip_direction != 0, axis=1))
+
+
+def opening(delassus: F_nn, mu: F_m, slip_direction: F_mk) -> F_m:
+    """Returns A_nn - mu A_nt u (m,), by which a unit of normal impulse with its friction changes gap velocities, for
+    slips in the directions u (m, k)."""
+    normal = blocks(delassus, mu.shape[0])[:, 0]
+    return normal[:, 0] - mu * jnp.sum(normal[:, 1:] * slip_direction, axis=1)
 
 
 def dependent(delassus: F_nn, mode: I_m, mu: F_m) -> B0:
