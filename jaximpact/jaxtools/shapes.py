@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import wraps
+from types import ModuleType
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -89,3 +90,8 @@ def operand_type(x: ArrayLike, carried: bool = False) -> tuple:
 def shapes_and_dtypes(operands: Iterable[Array | np.ndarray]) -> tuple:
     """Returns shape and dtype of each operand, as a hashable key."""
     return tuple((x.shape, str(x.dtype)) for x in operands)
+
+
+def array_module(*arrays: object) -> ModuleType:
+    """The module with the operations of these arrays: numpy, or jax.numpy for arrays that stay on a device."""
+    return np if all(isinstance(x, np.ndarray) for x in arrays) else jnp

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import jax
@@ -23,13 +23,15 @@ STATED = {"e": "restitution"} | {name: name for name in OF_FRICTION}  # what the
 @dataclass(frozen=True)
 class By:
     """The inputs by which derivatives are taken, as far as that is known at trace time: t0, q0, v0, each leaf of args;
-    ``times``: whether t0, t1 or h are among them."""
+    ``times``: whether t0, t1 or h are among them; ``measured``: whether it is found out, too, by how much derivatives
+    are off as the last of many bounces are left out."""
 
     t0: bool
     q0: bool
     v0: bool
     args: tuple[bool, ...]
     times: bool
+    measured: bool = False
 
     @classmethod
     def of(cls, marks: Motion) -> By:
@@ -56,7 +58,8 @@ class By:
         if other is None:
             return self
         args = tuple(x or y for x, y in zip(self.args, other.args, strict=True))
-        return By(self.t0 or other.t0, self.q0 or other.q0, self.v0 or other.v0, args, self.times or other.times)
+        either = {x.name: getattr(self, x.name) or getattr(other, x.name) for x in fields(By)}
+        return By(**either | {"args": args})
 
 
 class At(NamedTuple):

@@ -126,7 +126,8 @@ CAUSES = {
     "motion slides than beside it, where the surface was met: "
     "take a smaller h; or the force jumps with the velocity where a contact with static friction "
     "sticks, and it is not known when both break loose together: state that force as friction of a contact; or bounces "
-    "died out at contacts that friction all but jams, and that of flights too short to be followed was left out",
+    "died out at contacts that friction all but jams, or that bounces hold and lasting contact lets slip, and friction "
+    "of flights too short to be followed was left out (smaller tolerances leave less of it)",
     Status.IMPULSES_COUPLED: "(remark) with restitution or friction, contacts that are not orthogonal were struck in "
     "one step: at such a "
     "corner the motion is not continuous in its data, and another scheme or step may give another one, as legitimate "
@@ -155,7 +156,8 @@ CAUSES = {
     "missed, at a small normal velocity (near grazing the derivative diverges); it is closed with no force on it, so "
     "that a change of the forces one way opens it; contacts that "
     "load each other, or bend each other's paths (forces of the velocity), struck within one step; infinitely many "
-    "impacts accumulated (bounces died out) by steps of a given length, or of contacts that bounce in turn; "
+    "impacts accumulated (bounces died out) by steps of a given length, or the last of them, which are too short to be "
+    "followed, change the derivative (sensitivities() measures that; of solve() it is told wherever bounces die out); "
     "or a contact with friction only just slipped, stuck, broke away or came to rest, or "
     "did so in the step of an impact. Take a smaller h, ask for the "
     "derivative on one side, sensitivities(direction=...), or trust no derivative of this motion",

@@ -93,7 +93,8 @@ class Solution(Drawable):
         joint_residual: with joints, the largest value |c| of their equations c = 0 over all steps, (). Else None.
         error: with `EventDriven`, the estimated errors of all substeps added up, in units of the tolerance, ():
             positions and velocities are off by about error × (atol + rtol |x|), by more where the motion makes errors
-            grow (`jaximpact.convergence` measures that). Else None.
+            grow (`jaximpact.convergence` measures that). Its derivative is that of the bounces that are left out, times
+            atol an estimate of what other derivatives are off by that. Else None.
         failed_by: with `EventDriven`, the number of the event that a step with TRIALS_EXHAUSTED met last, which
             `raise_if_failed` names: i for gap i, of m contacts m + i for level i of the force's switches; with friction
             m + i where slip i stops, 2m + i or 3m + i where contact i breaks loose; -1 for none, (). Else None.

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from types import ModuleType
 
 import jax
 import jax.numpy as jnp
@@ -15,10 +14,11 @@ from jax.flatten_util import ravel_pytree
 from numpy.typing import ArrayLike
 
 from ..jaxtools.argument_checks import as_tuple, check_choice
-from ..jaxtools.shapes import PyTree
+from ..jaxtools.shapes import PyTree, array_module
 from ..jaxtools.trace_context import platform
 from ..jaxtools.warnings import without_remarks
 from ..mechanics.motion import OF_FRICTION, STATED, By, Motion
+from ..mechanics.schemes.event_driven import EventDriven
 from ..mechanics.status import Status
 from ..mechanics.user_functions import named_errors
 from ..results import Sensitivities, Solution
@@ -28,6 +28,7 @@ from .call import Arguments, Call, as_lanes, for_lanes
 from .chunked_runs import devices, in_chunks
 from .lane_arguments import refuse_traced
 from .lanes import Lanes
+from .left_out_bounces import LeftOut, status_of_bounces
 from .limits import (
     MAX_FORWARD_DIRECTIONS,
     MAX_REVERSE_INPUTS,
@@ -95,8 +96,7 @@ def sensitivities(
         jnp.issubdtype(x.dtype, jnp.floating) and x.size for x in jax.tree.leaves(lanes.motion.args)
     ):
         raise ValueError("wrt names 'args', but args holds no real number: hand the problem's numbers over in args")
-    marks = Motion(*(jax.tree.map(lambda _, n=name: n in wrt, x) for name, x in lanes.motion._asdict().items()))
-    program = program.replace(sensitivity=sensitivity, by=By.of(marks))
+    program = program.replace(sensitivity=sensitivity, by=inputs_of(lanes.motion, wrt))
     if mode is None or not program.scheme.traits.reverse:
         mode = cheaper(program, lanes.take(0), wrt, output, call.execution)
     near = lanes if direction is None else displace_lanes(program.problem, program.scheme, lanes, direction)
@@ -111,6 +111,11 @@ def sensitivities(
     again = JacobianAtInputs(call.replace(problem=stated, progress=False), one, options)
     inputs = jax.tree.map(lambda x: x[0], chosen_numbers(lanes, wrt))
     return Sensitivities(value, jacobian, status, mode, inputs, again=again)
+
+
+def inputs_of(motion: Motion, wrt: tuple[str, ...]) -> By:
+    """The inputs in ``wrt``, by which a motion is differentiated."""
+    return By.of(Motion(*(jax.tree.map(lambda _, n=name: n in wrt, x) for name, x in motion._asdict().items())))
 
 
 def chosen_numbers(lanes: Lanes, wrt: tuple[str, ...]) -> Arguments:
@@ -224,6 +229,7 @@ def jacobians(
         known = program.replace(length=0 if task.mode == "forward" else int(number))
         return through_xla(task, known, lanes, devices(lanes.count))(motion, length)
 
+    program = program.replace(by=replace(program.by or inputs_of(lanes.motion, task.wrt), measured=True))
     either, one = task.mode == "forward" and row_by_row(program, task.output), lanes.first
     compiled = platform() != "cpu" or execution in ("auto", "native")
     if either and compiled and directions_are_lanes(program.problem, one, lanes.count, task.count(one)):
@@ -233,6 +239,13 @@ def jacobians(
     else:
         call = batch_backend(task, program, lanes, execution) if either else through_steps
         jacobian, (value, status) = in_chunks(program, lanes, call, chunk, progress, on_device=True)
+    jacobian, of_left_out = jacobian
+    if of_left_out is not None and isinstance(program.scheme, EventDriven):
+        if of_left_out.q is None:  # of the rows, the last one
+            of_left_out = of_left_out._replace(q=jax.tree.map(lambda x: x[:, -1], jacobian["q"]))
+        numbers = chosen_numbers(lanes, (*task.wrt, "t0", "t1"))
+        durations = numbers["t1"] - numbers["t0"]
+        status |= status_of_bounces(program.scheme, of_left_out, {x: numbers[x] for x in task.wrt}, durations)
     return jacobian, (value, status | status_of_entries(jacobian, lanes.count))
 
 
@@ -243,11 +256,6 @@ def status_of_entries(jacobian: object, count: int) -> np.ndarray | Array:
     xp = array_module(*leaves)
     finite = [xp.isfinite(x).reshape(count, -1).all(axis=1) for x in leaves]
     return xp.where(xp.stack(finite).all(axis=0), 0, int(Status.DERIVATIVE_NOT_FINITE)).astype(np.int32)
-
-
-def array_module(*arrays: object) -> ModuleType:
-    """The module with the operations of these arrays: numpy, or jax.numpy for arrays that stay on a device."""
-    return np if all(isinstance(x, np.ndarray) for x in arrays) else jnp
 
 
 def _walks_back(program: Program, lanes: Lanes, task: Varied, execution: str) -> bool:
@@ -320,31 +328,32 @@ def _is_real(x: ArrayLike) -> bool:
 
 @dataclass(frozen=True)
 class Varied:
-    """Base of tasks that differentiate: the outputs of one lane as a function of the numbers in ``wrt``."""
+    """Base of tasks that differentiate: the outputs of one lane, and what bounces left out (`left_out_bounces`), as a
+    function of the numbers in ``wrt``."""
 
     wrt: tuple[str, ...]
     output: Callable[[Solution], object]
 
     def as_function(self, program: Program, motion: Motion, length: Array | None) -> tuple[Callable, Arguments]:
-        """The function from the numbers in ``wrt`` to (outputs, (outputs, status)),
+        """The function from the numbers in ``wrt`` to ((outputs, left out), (outputs, status)),
         and the values of these numbers in the motion."""
         leaves, structure = jax.tree.flatten(motion.args)
         values = self.values(motion)
 
-        def function(chosen_numbers: Arguments) -> tuple[PyTree, tuple[PyTree, Array]]:
+        def function(chosen_numbers: Arguments) -> tuple[tuple[PyTree, LeftOut | None], tuple[PyTree, Array]]:
             now = values | chosen_numbers
             numbers = iter(jax.tree.leaves(now["args"]))
             full = [next(numbers) if _is_real(leaf) else leaf for leaf in leaves]
             stretch = (now["t1"] - now["t0"]) / (motion.t1 - motion.t0)
             moved = Motion(**now | {"h": motion.h * stretch, "args": jax.tree.unflatten(structure, full)})
             solution = self.run(program, moved, length)
-            if program.per_lane_branches and program.rows:
-                # each row stands for all of them
+            by_row = program.per_lane_branches and program.rows > 0
+            if by_row:  # each row stands for all of them
                 value: PyTree = {"q": solution.q, "v": solution.v}
             else:
                 with named_errors("output(solution)"):
                     value = jax.tree.map(jnp.asarray, self.output(solution))
-            return value, (value, solution.status)
+            return (value, LeftOut.of(solution, by_row)), (value, solution.status)
 
         return function, {name: values[name] for name in self.wrt}
 
@@ -387,7 +396,7 @@ class Size(Varied):
 
     def __call__(self, program: Program, motion: Motion, length: Array | None) -> Array:
         function, chosen_numbers = self.as_function(program, motion, length)
-        return jnp.zeros(sum(x.size for x in jax.tree.leaves(function(chosen_numbers)[0])))
+        return jnp.zeros(sum(x.size for x in jax.tree.leaves(function(chosen_numbers)[0][0])))
 
 
 @dataclass(frozen=True)

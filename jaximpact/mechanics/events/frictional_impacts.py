@@ -60,6 +60,7 @@ def strike(
     slow = lax.stop_gradient(flights.slowest(jnp.abs(normal)))
     e = jnp.broadcast_to(motion.e, speed.shape)
     lands = lax.stop_gradient(impact & (e * jnp.abs(speed) <= slow) & ((e <= 0) | (normal < 0)))
+    rebound = jnp.where(lands, e * jnp.abs(speed), 0)
     e = jnp.where(problem.impact_law.rebounding(impact & ~lands, candidates & ~lands), e, 0)
     cones = ConeProblem.of(contacts._replace(slip=slip._replace(velocity=slip.of(v))), speed)
     sizes = jnp.maximum(jnp.max(jnp.abs(cones.offset), axis=1), (1 + e) * jnp.abs(speed))
@@ -111,7 +112,7 @@ def strike(
     rests = candidates & ~moves & (cones.at_rest > 0)
     v = v + cones.response @ x.ravel()
     press = lax.stop_gradient(jnp.abs(normal))
-    return Blow(v, x, x[:, 0], lands, jnp.zeros_like(lands), opened, rests, press, pull, error, status), largest
+    return Blow(v, x, x[:, 0], lands, jnp.zeros_like(lands), opened, rests, rebound, press, error, status), largest
 
 
 def fall_back(
@@ -158,7 +159,8 @@ def fall_back(
     ended &= slips <= 1e3 * jnp.finfo(v.dtype).eps * lax.stop_gradient(jnp.max(jnp.abs(after)))
     return found._replace(
         v=v, impulse=impulse, lands=found.lands | back, back=back, opened=found.opened & ~back,
-        rests=found.rests | ended, press=lax.stop_gradient(press), status=status,
+        rests=found.rests | ended, rebound=jnp.where(back, after[:, 0], found.rebound), press=lax.stop_gradient(press),
+        status=status,
     )  # fmt: skip
 
 
@@ -248,7 +250,8 @@ class WithFriction(NamedTuple):
         none = jnp.zeros_like(self.closed)
         nothing = found._replace(
             v=event.v, impulse=jnp.zeros_like(found.impulse), percussion=jnp.zeros_like(found.percussion), lands=none,
-            back=none, opened=none, rests=rests, error=jnp.zeros_like(found.error), status=jnp.zeros_like(found.status),
+            back=none, opened=none, rests=rests, rebound=jnp.zeros_like(found.rebound),
+            error=jnp.zeros_like(found.error), status=jnp.zeros_like(found.status),
         )  # fmt: skip
         return jax.tree.map(lambda some, other: jnp.where(strikes, some, other), found, nothing)
 

@@ -182,5 +182,6 @@ class WithoutFriction(NamedTuple):
         v = v + contacts.jump(percussion) + contacts.jump(rest)
         error = jnp.max(error, initial=0.0)
         press = jnp.where(back, closing, press)
-        none, no_pull = jnp.zeros_like(closed), jnp.zeros_like(press)
-        return Blow(v, percussion + rest, percussion, lands, back, opened, none, press, no_pull, error, status)
+        rebound = jnp.where(back, after, jnp.where(impact & lands & ~stopped, motion.e * jnp.abs(speed), 0))
+        none = jnp.zeros_like(closed)
+        return Blow(v, percussion + rest, percussion, lands, back, opened, none, rebound, press, error, status)

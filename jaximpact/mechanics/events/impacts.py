@@ -20,7 +20,7 @@ from ..problem import Problem
 from ..scheme import mass_status, restitution_status
 from ..status import Status, as_status
 from .event_state import Event, impulses_to_change
-from .short_flights import ShortFlights, Slips
+from .short_flights import ShortFlights
 
 # fraction of the accelerations by which an impact must change those of other contacts for their order to matter
 COUPLED = 1e-6
@@ -166,8 +166,8 @@ class Blow(NamedTuple):
 
     Masks (m,) of contacts: ``lands``, those of the impact that stay closed; ``back``, those that would open but close
     again at once, and are kept closed; ``opened``, those that open; ``rests``, those that do not slip behind it. The
-    accelerations of gaps and slips (m,) without contact forces, ``press`` and ``pull``, by which flights are too short
-    to be followed; the residual ``error`` () of the law; and status ().
+    gap velocities (m,) at which flights begin that are too short to be followed, ``rebound``, zero for contacts without
+    one; the gap accelerations ``press`` (m,) by which they are; the residual ``error`` () of the law; and status ().
     """
 
     v: Array
@@ -177,8 +177,8 @@ class Blow(NamedTuple):
     back: Array
     opened: Array
     rests: Array
+    rebound: Array
     press: Array
-    pull: Array
     error: Array
     status: Array
 
@@ -214,7 +214,7 @@ class Before(Protocol[R]):
         which touch without approaching (m,)."""
 
     def slips(self, v: Array) -> Array:
-        """Returns the slip speeds (m,) at velocity v (d,)."""
+        """Returns the slip speeds (m,) at velocity v (d,), zero without friction."""
 
     def ambiguous(self, rows: R, closed: Array, rests: Array) -> Array:
         """Tests whether contacts that are ``closed`` (m,) behind the event can share their load in many ways, while
@@ -236,12 +236,10 @@ class Before(Protocol[R]):
 
 class Collision(NamedTuple):
     """Result of `collide`: q and v (d,) after the event, the contacts (m,) that are ``closed`` then, those (m,) that
-    had an ``impact`` in it, and those that rub but do not slip after it, ``rests`` (m,); ``rested`` (m,) behind it as
-    of `ShortFlights`.
+    had an ``impact`` in it, and those that rub but do not slip after it, ``rests`` (m,).
 
     Also the ``impulse`` of the event, (m,) or of contacts that rub (m, 1 + k), and that of the joints,
-    ``joint_impulse`` (j,); the residual ``error`` () of the impact law, status (), and whether flights too short to be
-    followed are left out, ``dies`` ().
+    ``joint_impulse`` (j,); the residual ``error`` () of the impact law, status (), and `ShortFlights.left_out`, ().
     """
 
     q: Array
@@ -249,12 +247,11 @@ class Collision(NamedTuple):
     closed: Array
     impact: Array
     rests: Array
-    rested: Array
     impulse: Array
     joint_impulse: Array
     error: Array
     status: Array
-    dies: Array
+    left_out: Array
 
 
 def collide(
@@ -295,25 +292,21 @@ def collide(
     grazing = impact & ~before.jammed & ~zeno & (event.speed >= -flights.slowest(blow.press))
     pairs = oblique & apart[:, None] & apart[None, :]
     after = (closed | blow.lands | blow.back) & ~blow.opened
-    slips = Slips(before.slips(event.v), jnp.where(blow.rests, 0, before.slips(blow.v)), blow.rests, after, blow.pull)
-    press, slips = lax.stop_gradient((blow.press, slips))
-    doubtful = jnp.ones((), bool)  # where it is not looked at
-    if spread is not None:
-        left = lax.stop_gradient(contacts.gap_velocity(blow.v))
-        doubtful = flights.doubtful(impact, zeno | blow.back, ~jnp.any(apart), press, left, slips, oblique)
-        doubtful |= before.ambiguous(rows, after, blow.rests)
+    slips = jnp.where(after, before.slips(event.v), 0), jnp.where(after & ~blow.rests, before.slips(blow.v), 0)
+    left_out = jnp.where(dies, flights.left_out(blow.rebound, blow.press, *slips), 0)
     involved, rebound = closed | impact | beside, impact & ~blow.lands
     through = shared(oblique, rebound, involved, before.sides(contacts), blow.percussion, e)
     firm = jnp.where(impact, ~apart, loaded)
     status = blow.status | collision_status(
-        problem, event.metric, e, impact, zeno=dies & doubtful, grazing=jnp.any(grazing), through=jnp.any(through),
+        problem, event.metric, e, impact, grazing=jnp.any(grazing), through=jnp.any(through),
         at_once=jnp.any(pairs) | in_order | (together & (jnp.sum(apart) > 1)) | jnp.any(through & ~firm),
     )  # fmt: skip
     status |= before.doubts(problem, event._replace(q=q), blow.v, impact, after, e, spread, args)
+    if spread is not None:
+        status |= as_status(dies & before.ambiguous(rows, after, blow.rests), Status.DERIVATIVE_EVENTS)
     impulse = left_over + blow.impulse
     joints = before.joint_impulse(event, rows, impulse)
-    rested = flights.at_rest(impact, press, slips)
-    return Collision(q, blow.v, after, impact, blow.rests, rested, impulse, joints, blow.error, status, dies)
+    return Collision(q, blow.v, after, impact, blow.rests, impulse, joints, blow.error, status, left_out)
 
 
 def collision_status(
@@ -322,19 +315,17 @@ def collision_status(
     e: Array,
     impact: Array,
     *,
-    zeno: Array,
     grazing: Array,
     through: Array,
     at_once: Array,
 ) -> Array:
     """Returns the status of an ``impact`` (m,) with restitution e.
 
-    The conditions, () each, come from `collide`: impacts accumulate, and that leaves doubts (``zeno``), or are too slow
-    to be certain (``grazing``); one sends a percussion ``through`` another contact; their order matters (``at_once``).
+    The conditions, () each, come from `collide`: impacts are too slow to be certain (``grazing``); one sends a
+    percussion ``through`` another contact; their order matters (``at_once``).
     """
     status = (
         mass_status(metric)
-        | as_status(zeno, Status.DERIVATIVE_EVENTS)
         | as_status(grazing, Status.DERIVATIVE_EVENTS)
         | as_status(through, Status.IMPULSES_COUPLED)
         | as_status(at_once, Status.DERIVATIVE_EVENTS)

@@ -63,18 +63,16 @@ SPREAD = (
 class DrivenState(NamedTuple):
     """State of `EventDriven` between steps: step number n (t = t0 + n h), position q and velocity v (d,) at t, mask
     ``closed`` (m,) of lasting contacts, the exact time of the ``latest`` impact, three steps before t0 where there was
-    none, the contacts (m,) that have ``rested`` as of `ShortFlights`, and the ``substep`` () that the next trial tries;
-    the ``record`` of the first impacts and the ``stop`` of the motion if they are asked for; ``where``, the sides of a
-    force with jumps (`pieces`) or what contacts that rub do; the estimated ``error`` () of the motion so far, in units
-    of the tolerance, and the error ``spread`` () of the time of the latest impact. The record, the stop and both errors
-    are None where they are not needed."""
+    none, and the ``substep`` () that the next trial tries; the ``record`` of the first impacts and the ``stop`` of the
+    motion if they are asked for; ``where``, the sides of a force with jumps (`pieces`) or what contacts that rub do;
+    the estimated ``error`` () of the motion so far, in units of the tolerance, and the error ``spread`` () of the time
+    of the latest impact. The record, the stop and both errors are None where they are not needed."""
 
     n: I0
     q: F_d
     v: F_d
     closed: B_m
     latest: F0
-    rested: B_m
     substep: F0
     low: F_d | None = None
     record: ImpactRecord | None = None
@@ -186,7 +184,6 @@ class EventDriven(Scheme[DrivenState]):
             v0,
             at.closed & ~at.outward,
             time_before_start(motion),
-            jnp.zeros_like(at.closed),
             substep,
             zero_remainder(q0),
         )
@@ -265,14 +262,13 @@ class EventDriven(Scheme[DrivenState]):
             ended=jnp.where(short, frozen(step.start + base.elapsed), jnp.nan),
             near=totals.near,
         )
-        error = None if state.error is None else state.error + totals.error
+        error = None if state.error is None else state.error + frozen(totals.error)
         return DrivenState(
             n + 1,
             base.q,
             base.v,
             base.closed,
             totals.latest,
-            totals.rested,
             ending,
             base.low,
             totals.record,

@@ -53,15 +53,17 @@ class Change(NamedTuple):
     """What has happened at the end of a trial, before contacts are looked at again.
 
     Masks (m,) of contacts: those that have opened, ``loosed``; whose slip has ``stopped``; that break away, ``breaks``;
-    that do not slip after an impact, ``rests``; that were closed and are not, or the reverse, ``moved``. The levels
-    (k,) of the force on whose borders the trial ends, ``switched``; whether that, or an impact, changes what all
-    contacts may do, ``struck`` (); and whether the motion ``begins`` ().
+    that do not slip after an impact, ``rests``, and do not where flights behind it were left out, ``settled``; that
+    were closed and are not, or the reverse, ``moved``. The levels (k,) of the force on whose borders the trial ends,
+    ``switched``; whether that, or an impact, changes what all contacts may do, ``struck`` (); and whether the motion
+    ``begins`` ().
     """
 
     loosed: Array
     stopped: Array
     breaks: Array
     rests: Array
+    settled: Array
     moved: Array
     switched: Array
     struck: Array
@@ -70,7 +72,7 @@ class Change(NamedTuple):
     @classmethod
     def none(cls, m: int, k: int, begins: Array) -> Change:
         no = jnp.zeros(m, bool)
-        return cls(no, no, no, no, no, jnp.zeros(k, bool), jnp.zeros((), bool), begins)
+        return cls(no, no, no, no, no, no, jnp.zeros(k, bool), jnp.zeros((), bool), begins)
 
     @property
     def some(self) -> Array:

@@ -53,7 +53,7 @@ class TrialCarry(NamedTuple):
 
 def first_carry(step: Step, state: DrivenState) -> TrialCarry:
     """Makes the first carry of the loop over trials from a `DrivenState`."""
-    n, q, v, closed, latest, rested, substep, low, record, stop, where, until, spread = state
+    n, q, v, closed, latest, substep, low, record, stop, where, until, spread = state
     m, zero, none = closed.shape[0], jnp.zeros((), q.dtype), jnp.zeros((), jnp.int32)
     substep = frozen(jnp.minimum(substep, step.length) if step.scheme.by_tolerance else step.length)
     step = in_regime(step, q, v)
@@ -67,9 +67,7 @@ def first_carry(step: Step, state: DrivenState) -> TrialCarry:
         search = search._replace(s=jnp.where(n == 0, 0, substep))
     joints = JointInfo.none(step.problem, q, step.motion.args)
     impulse, no = jnp.broadcast_to(moves, base.force.shape), jnp.zeros(m, bool)
-    totals = StepTotals(
-        impulse, no, zero, latest, rested, none, failure, record, stop, joints, zero, until, spread, none - 1
-    )
+    totals = StepTotals(impulse, no, zero, latest, none, failure, record, stop, joints, zero, until, spread, none - 1)
     return TrialCarry(base._replace(low=low), search, totals)
 
 
@@ -251,6 +249,8 @@ def _arrive(
     loaded = arrival.closed & (load > LOADED * jnp.max(jnp.abs(load), initial=0.0))
     found = collide(problem, law, motion, arrival.flights, event, before, candidates, arrival.near, loaded, spread)
     status = ends.status | jolt.status | found.status
+    if not (scheme.by_tolerance and motion.by is not None and motion.by.measured):
+        status |= as_status(found.left_out > 0, Status.DERIVATIVE_EVENTS)
     moved, time = frozen((trial_end.q - base.q, trial_end.elapsed - base.elapsed))
     # of a body at rest, which moves by rounding or by the error of its forces, changes of gaps are rounding too
     square, of_forces = lambda x: x @ metric.times(x), jnp.full_like(q, ROUNDING * base.force_error * time**2)
@@ -261,7 +261,17 @@ def _arrive(
     of_force = regime.of_force(switched)
     struck = jnp.any(found.impact) | jnp.any(of_force)
     moved_contacts = found.closed != base.closed
-    change = Change(loosed, ends.stopped, ends.breaks, found.rests, moved_contacts, of_force, struck, begins)
+    change = Change(
+        loosed,
+        ends.stopped,
+        ends.breaks,
+        found.rests,
+        found.rests & (found.left_out > 0),
+        moved_contacts,
+        of_force,
+        struck,
+        begins,
+    )
     where = regime.behind(trial_end, arrival.crossed, frozen((t, q, v, args)))
     place = (t, trial_end.elapsed + arrival.delay, found.q, found.v, found.closed & ~loosed, where)
     after, failure = regime.settle(step, *place, change, substep)
@@ -272,7 +282,9 @@ def _arrive(
         of_events = base._replace(closed=base.closed & ~begins), trial_end, after
         record, bits = keep_events(record, scheme.kinds, met, regime, hold, began, of_events, substep, args)
         status |= bits
-    more = totals.with_collision(found, jolt.joint_impulse, trial_end, arrival.delay, t, spread, status)
+    absolute = scheme.tolerance(q.dtype).absolute
+    left_out = found.left_out / jnp.where(absolute > 0, absolute, 1)
+    more = totals.with_collision(found, left_out, jolt.joint_impulse, trial_end, arrival.delay, t, spread, status)
     return after._replace(low=trial_end.low), more._replace(record=record)
 
 
@@ -304,17 +316,15 @@ def _arrival(
     candidates, near = impact | struck, near | struck
     e = problem.restitution_at(motion.e, speed, args)
     low, unknown = scheme.tolerance(q.dtype).absolute, scheme.unresolved(motion.h)
-    since = jnp.where(totals.latest >= motion.t0, t - totals.latest, jnp.inf)
-    before = frozen((motion.t1 - motion.t0, since, e, contacts.gap, speed))
-    touching = near | closed | candidates
-    flights = ShortFlights(low, unknown, *before, touching, totals.rested)
+    before = frozen((motion.t1 - motion.t0, e, contacts.gap, speed))
+    flights = ShortFlights(low, unknown, *before, near | closed | candidates)
     spread = None
     if scheme.jumps:
         most = scheme.resolution(motion)
         spread = jnp.broadcast_to(most, speed.shape)
         if scheme.by_tolerance:
             spread = times_off(
-                scheme.tolerance(q.dtype), most, totals.until + totals.error, *frozen((q, contacts, speed))
+                scheme.tolerance(q.dtype), most, totals.until + frozen(totals.error), *frozen((q, contacts, speed))
             )
         spread = jnp.minimum(spread + jnp.max(jnp.where(candidates, spread, 0)), most)
     return Arrival(event, delay, impact, closed, candidates, near, flights, spread, jolt, crossed)

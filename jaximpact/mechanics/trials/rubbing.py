@@ -312,7 +312,10 @@ class RubbingContacts:
         """Returns the status of derivatives where slips stop and borders are crossed at one instant, or at that of an
         impact."""
         # the force of those that go on to slip jumps at a time of their own
-        status = as_status(jnp.any(ends.apart & (after.where.mode == SLIP)), Status.DERIVATIVE_EVENTS)
+        slips = after.where.mode == SLIP
+        status = as_status(jnp.any(ends.apart & slips), Status.DERIVATIVE_EVENTS)
+        # bounces may hold a contact that lasting contact lets go, where impulses along the normal change slips
+        status |= as_status(jnp.any(change.settled & slips), Status.EVENTS_UNRESOLVED)
         if self.pieces.count == 0:
             return status
         now, over = frozen((*arrival.event[:3], step.motion.args)), ends.stopped | ends.breaks

@@ -18,18 +18,17 @@ class StepTotals(NamedTuple):
     """What is to be reported of a step, summed over its trials so far.
 
     Impulses (m,) and contacts with an impact, ``met`` (m,); ``residual`` () of the impact law; time of the ``latest``
-    impact; contacts (m,) that have ``rested`` as of `ShortFlights`; the number of ``trials``; status bits; the
-    ``record`` of the first impacts and the ``stop`` as in `DrivenState`; the report on the ``joints``; and the sum of
-    the ``error`` () of accepted trials, in units of the tolerance. Where derivatives are asked for, the error ``until``
-    () the step began, and the error ``spread`` () of the time of the latest impact; else None. The number ``near`` ()
-    of the last event that trials met or sought (`status.event_name`).
+    impact; the number of ``trials``; status bits; the ``record`` of the first impacts and the ``stop`` as in
+    `DrivenState`; the report on the ``joints``; and the sum of the ``error`` () of accepted trials and of flights that
+    are left out, in units of the tolerance, whose derivative is that of these flights. Where derivatives are asked for,
+    the error ``until`` () the step began, and the error ``spread`` () of the time of the latest impact; else None. The
+    number ``near`` () of the last event that trials met or sought (`status.event_name`).
     """
 
     impulse: Array
     met: Array
     residual: Array
     latest: Array
-    rested: Array
     trials: Array
     status: Array
     record: ImpactRecord | None
@@ -43,6 +42,7 @@ class StepTotals(NamedTuple):
     def with_collision(
         self,
         found: Collision,
+        left_out: Array,
         jolt: Array,
         trial_end: Base,
         delay: Array,
@@ -52,8 +52,9 @@ class StepTotals(NamedTuple):
     ) -> StepTotals:
         """Returns the totals with those of a collision: impulses, residual, error and status bits.
 
-        ``trial_end``: the end of the trial before it; ``delay`` (): how much later the collision is, at time t;
-        ``jolt`` (j,): the impulse of the joints before it; ``spread`` (m,): errors of the times of impacts.
+        ``left_out`` (): error by flights that are left out, in units of the tolerance; ``trial_end``: the end of the
+        trial before it; ``delay`` (): how much later the collision is, at time t; ``jolt`` (j,): the impulse of the
+        joints before it; ``spread`` (m,): errors of the times of impacts.
         """
         hit, joints = jnp.any(found.impact), add_late_impulse(self.joints, delay, trial_end)
         return self._replace(
@@ -61,11 +62,9 @@ class StepTotals(NamedTuple):
             met=self.met | found.impact,
             residual=jnp.maximum(self.residual, lax.stop_gradient(found.error)),
             latest=jnp.where(hit, lax.stop_gradient(t), self.latest),
-            rested=found.rested,
             status=self.status | status,
             joints=add_joint_impulse(add_joint_impulse(joints, jolt), found.joint_impulse),
-            # flights that are left out: up to atol each
-            error=self.error + jnp.where(found.dies, 1.0, 0.0),
+            error=self.error + left_out,
             spread=latest_spread(self.spread, spread, found.impact),
         )
 
