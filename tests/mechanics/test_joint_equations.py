@@ -66,46 +66,32 @@ def errors(scheme, steps, x=BEGIN, **options):
     return np.array(found).T
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("scheme", slow_but(SCHEMES[:1], SCHEMES[:2]), ids=repr)
-def test_a_free_pendulum_is_of_second_order_with_its_jacobian(scheme):
-    (coarse, fine), (of_coarse, of_fine) = errors(scheme, (200, 800), problem=FREE, t1=0.5)
-    # 2.0 within what the next order leaves of a step of 1/400
-    assert 1.9 < np.log2(coarse / fine) / 2 < 2.1 and 1.9 < np.log2(of_coarse / of_fine) / 2 < 2.1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("execution", slow_but(["native"], ["native", "xla"]))
-def test_an_event_driven_pendulum_strikes_a_wall_as_its_angle_does(execution):
-    found = errors(ji.EventDriven(rtol=1e-11, atol=1e-11), (8,), execution=execution)
+STEPS, H = (400, 6400), 0.8 / 6400
+DRIVEN = ji.EventDriven(rtol=1e-11, atol=1e-11)
+BOTH = [{"execution": "native"}, {"execution": "xla"}]
+# scheme, options, steps, bounds of the finest's state and Jacobian, and the range of their orders
+SWINGS = [
+    # free: 2.0 within what the next order leaves of a step of 1/400
+    *((scheme, {"problem": FREE, "t1": 0.5}, (200, 800), np.inf, (1.9, 2.1)) for scheme in SCHEMES[:2]),
     # of some tens of substeps, each right to 1e-11; a Jacobian is ten times that
-    assert found[0, 0] < 1e-9 and found[1, 0] < 1e-8
+    *((DRIVEN, options, (8,), (1e-9, 1e-8), None) for options in BOTH),
+    # of first order: 5.7 h in the angle's own coordinate, and 20 h in its Jacobian
+    *((SCHEMES[0], options, STEPS, (7 * H, 20 * H), (0.9, np.inf)) for options in BOTH),
+    *((SCHEMES[1], options, STEPS, np.inf, (1.9, np.inf)) for options in BOTH),
+    # inelastic schemes of positions stop at the wall and leave it as gravity bids: 3.9 h in velocity, that of chords
+    *((scheme, {"x": BEGIN * np.array([1, 1, 1, 0])}, STEPS, (6 * H, 30 * H), (0.9, np.inf))
+      for scheme in (ji.PaoliSchatzman(), ji.Maury(), ji.Maury(half_kick=True))),
+]  # fmt: skip
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("execution", slow_but(["native"], ["native", "xla"]))
-@pytest.mark.parametrize("scheme", slow_but(SCHEMES[:1], SCHEMES[:2]), ids=repr)
-def test_a_pendulum_by_a_joint_strikes_a_wall_as_its_angle_does(scheme, execution):
-    (coarse, fine), (of_coarse, of_fine) = errors(scheme, (400, 6400), execution=execution)
-    if isinstance(scheme, ji.MoreauJean):
-        # of first order: 5.7 h in the angle's own coordinate, and 20 h in its Jacobian
-        assert fine < 7 * 0.8 / 6400 and of_fine < 20 * 0.8 / 6400
-        assert np.log2(of_coarse / of_fine) / 4 > 0.9
-    else:
-        assert np.log2(coarse / fine) / 4 > 1.9 and np.log2(of_coarse / of_fine) / 4 > 1.9
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "scheme", slow_but([ji.PaoliSchatzman()], [ji.PaoliSchatzman(), ji.Maury(), ji.Maury(half_kick=True)]), ids=repr
-)
-def test_inelastic_schemes_of_positions_stop_at_a_wall_as_the_angle_does(scheme):
-    """And leave it again, as gravity bids; of first order, as by the angle."""
-    x = BEGIN * np.array([1, 1, 1, 0])
-    (coarse, fine), (of_coarse, of_fine) = errors(scheme, (400, 6400), x=x)
-    # 3.9 h in velocity, which is that of chords
-    assert fine < 6 * 0.8 / 6400 and np.log2(coarse / fine) / 4 > 0.9
-    assert of_fine < 30 * 0.8 / 6400 and np.log2(of_coarse / of_fine) / 4 > 0.9
+@pytest.mark.parametrize(("scheme", "options", "steps", "bounds", "orders"), SWINGS)
+def test_a_pendulum_by_a_joint_moves_and_strikes_a_wall_as_its_angle_does(scheme, options, steps, bounds, orders):
+    found = errors(scheme, steps, **options)
+    assert np.all(found[:, -1] < bounds)
+    if orders:
+        found = np.log(found[:, 0] / found[:, 1]) / np.log(steps[1] / steps[0])
+        assert orders[0] < found.min() and found.max() < orders[1]
 
 
 @pytest.mark.parametrize("scheme", slow_but(SCHEMES[:1], SCHEMES), ids=repr)
@@ -140,10 +126,9 @@ def test_derivatives_of_joint_impulses_are_those_of_the_motion(scheme):
         run = lambda: ji.solve(PENDULUM, *at, t1=0.8, steps=steps, args=args, e=x[3], scheme=scheme, save="final")
         return run().joint_impulse[-1, 0]
 
-    driven = ji.EventDriven(rtol=1e-11, atol=1e-11)
-    differences = [(impulse(BEGIN + x, driven, 8) - impulse(BEGIN - x, driven, 8)) / 2e-5 for x in 1e-5 * np.eye(4)]
+    differences = [(impulse(BEGIN + x, DRIVEN, 8) - impulse(BEGIN - x, DRIVEN, 8)) / 2e-5 for x in 1e-5 * np.eye(4)]
     # round-off 1e-11 over 2e-5; first order, 13 h at N = 400
-    scheme, steps, allowed = (driven, 8, 1e-5) if scheme == SCHEMES[2] else (scheme, 3200, 20 * 0.8 / 3200)
+    scheme, steps, allowed = (DRIVEN, 8, 1e-5) if scheme == SCHEMES[2] else (scheme, 3200, 20 * 0.8 / 3200)
     slopes = jax.jit(jax.jacfwd(lambda x: impulse(x, scheme, steps)))(jnp.array(BEGIN))
     np.testing.assert_allclose(slopes, differences, atol=allowed)
 
@@ -163,19 +148,9 @@ def test_an_ensemble_finds_what_one_motion_finds():
 def test_jacobians_of_large_linkages_have_a_lane_for_each_direction():
     """So many that a program of all would be large, by numbers that nothing depends on:
     the same as of few directions in one program."""
-    starts = [
-        np.asarray(x) for x in jax.vmap(lambda a: jnp.stack(in_plane(a, 0.0, 1.0)), out_axes=1)(jnp.array([1.0, 1.2]))
-    ]
-    options = {
-        "t1": 0.8,
-        "steps": 80,
-        "e": 0.5,
-        "scheme": ji.MoreauJean(),
-        "progress": False,
-        "save": 40,
-        "mode": "forward",
-    }
-    run = lambda args: ji.sensitivities(PENDULUM, *starts, args=args, wrt="args", **options)
+    starts = [np.asarray(x) for x in jax.vmap(lambda a: in_plane(a, 0.0, 1.0))(jnp.array([1.0, 1.2]))]
+    options = {"t1": 0.8, "steps": 80, "e": 0.5, "scheme": ji.MoreauJean(), "save": 40, "mode": "forward"}
+    run = lambda args: ji.sensitivities(PENDULUM, *starts, args=args, wrt="args", progress=False, **options)
     few, many = run({"L": 1.0, "n": 3}), run({"L": 1.0, "n": 3, "other": np.zeros(120)})
     assert not np.any(many.jacobian["q"]["args"].pop("other")) and not np.any(many.jacobian["v"]["args"].pop("other"))
     assert jax.tree.structure(many.jacobian) == jax.tree.structure(few.jacobian)
@@ -263,20 +238,14 @@ def test_analyses_put_their_own_starts_on_the_joints(analysis):
     orbits or by what a length differs from the one before; they were refused as the user's q0. No speed of the user's
     is projected with a warning either."""
     given = {"args": {"L": 1.0}, "period": PERIOD, "steps": 20, "parameter": "L", "scheme": ji.EventCorrected()}
+    given |= {"bounds": (0.9, 1.5), "points": 3, "tol": 1e-4} if analysis == "continue_orbit" else {
+        "values": np.array([1.0, 1.2, 1.8]), "sweep": "up", "cycles": 1}  # fmt: skip
+    found = getattr(ji.analysis, analysis)(LENGTHENED, [0.0, -1.0], [0.3, 0.0], **given)
     if analysis == "continue_orbit":
-        found = ji.analysis.continue_orbit(
-            LENGTHENED, [0.0, -1.0], [0.3, 0.0], bounds=(0.9, 1.5), points=3, tol=1e-4, **given
-        )
-        q, v, lengths = found.q, found.v, found.parameter
-        assert len(lengths) == 3
-        exact = 1e-14  # starts, to round-off
-    else:
-        lengths = np.array([1.0, 1.2, 1.8])
-        found = ji.analysis.bifurcation(
-            LENGTHENED, [0.0, -1.0], [0.3, 0.0], values=lengths, sweep="up", cycles=1, **given
-        )
-        q, v = found.q[:, 0, 0], found.v[:, 0, 0]
-        exact = 1e-8  # ends of motions, to a step's own projection
+        q, v, lengths, exact = found.q, found.v, found.parameter, 1e-14  # starts, to round-off
+    else:  # ends of motions, to a step's own projection
+        q, v, lengths, exact = found.q[:, 0, 0], found.v[:, 0, 0], given["values"], 1e-8
+    assert len(lengths) == 3
     np.testing.assert_allclose(np.sum(q * q, axis=1), lengths**2, rtol=exact)
     np.testing.assert_allclose(np.sum(q * v, axis=1), 0, atol=exact)
 
@@ -296,8 +265,8 @@ def test_second_derivatives_across_an_impact_are_those_by_the_angle(scheme):
         assert off < (1e-8 if located else 0.3 * 0.8 / steps)
     if located:
         return
-    backwards = jax.jacrev(jax.jacfwd(lambda x: swing(x, FREE, scheme=scheme, steps=8)))(jnp.array(BEGIN))
-    forwards = jax.jacfwd(jax.jacfwd(lambda x: swing(x, FREE, scheme=scheme, steps=8)))(jnp.array(BEGIN))
+    slope = jax.jacfwd(lambda x: swing(x, FREE, scheme=scheme, steps=8))
+    backwards, forwards = (jax.jit(mode(slope))(jnp.array(BEGIN)) for mode in (jax.jacrev, jax.jacfwd))
     np.testing.assert_allclose(backwards, forwards, atol=1e-12)  # round-off of sums in another order
 
 
@@ -329,17 +298,12 @@ CHAIN = ji.Problem(
 BY_ANGLES = ji.Problem.from_lagrangian(of_angles, lambda t, p, args: tips(p)[2:3] + WALL, force=drag)
 
 
-SLIDES = [
-    pytest.param(scheme, e, marks=() if (scheme, e) == (SCHEMES[0], 0.0) else pytest.mark.slow)
-    for e in (0.0, 0.6)
-    for scheme in [ji.PaoliSchatzman(), ji.Maury(), *SCHEMES]
-]
+SLIDES = [(scheme, 0.0) for scheme in (ji.PaoliSchatzman(), ji.Maury(), *SCHEMES)]
+SLIDES += [(scheme, 0.6) for scheme in SCHEMES]
 
 
-@pytest.mark.parametrize(("scheme", "e"), SLIDES, ids=repr)
+@pytest.mark.parametrize(("scheme", "e"), [x if x == (SCHEMES[0], 0.0) else slow(*x) for x in SLIDES], ids=repr)
 def test_a_tip_that_slides_along_a_wall_does_so_as_by_angles(scheme, e):
-    if e > 0 and isinstance(scheme, (ji.PaoliSchatzman, ji.Maury)):
-        return
     start = np.array([0.6, 0.2])
     end = ji.solve(BY_ANGLES, start, [0.0, 0.0], t1=3.0, steps=20, scheme=FINE, e=e, save="final")
     found = ji.solve(CHAIN, tips(start), np.zeros(4), t1=3.0, h=1e-3, scheme=scheme, e=e, save="final")
@@ -396,9 +360,8 @@ def by_two_joints(x, scheme, steps):
 @pytest.mark.parametrize(
     ("scheme", "steps", "bound"),
     [
-        (ji.EventDriven(rtol=1e-11, atol=1e-11), 8, 1e-9),  # 6e-11 found
-        pytest.param(ji.MoreauJean(), 400, 6e-4, marks=pytest.mark.slow),  # 4.3e-4, a sixteenth of it at 1600 steps
-        pytest.param(ji.EventCorrected(), 400, 6e-4, marks=pytest.mark.slow),
+        (DRIVEN, 8, 1e-9),  # 6e-11 found
+        *(slow(scheme, 400, 6e-4) for scheme in SCHEMES[:2]),  # 4.3e-4, a sixteenth of it at 1600 steps
     ],
     ids=["driven", "stepped", "corrected"],
 )
@@ -415,9 +378,7 @@ def test_a_double_pendulum_has_the_jacobian_of_its_angles_forwards_and_backwards
     assert not np.any(back[7:])
 
 
-@pytest.mark.parametrize(
-    ("h", "steps"), [(2e-3, 100_000), pytest.param(1e-3, 1_000_000, marks=pytest.mark.slow)], ids=["fast", "long"]
-)
+@pytest.mark.parametrize(("h", "steps"), [(2e-3, 100_000), slow(1e-3, 1_000_000)], ids=["fast", "long"])
 def test_the_energy_of_a_free_double_pendulum_does_not_drift(h, steps):
     """Over 200 s by no more than h^2, and over 1000 s; by the gradients of the predicted midpoint it is 9e-4 off,
     200 h^2 and 900 h^2."""
@@ -498,14 +459,7 @@ def test_starts_off_the_joints_are_refused_or_told_and_rates_projected():
     with pytest.raises(ValueError, match=r"joints\(t0, q0, args\)\[0\] is 0.00805 .*assemble"):
         ji.solve(FREE, [0.6, -0.81], [0.0, 0.0], **options)
     with pytest.raises(ValueError, match="of trajectory 1 does not satisfy the joints"):
-        ji.ensemble(
-            FREE,
-            [[0.6, -0.8], [0.6, -0.81]],
-            np.zeros((2, 2)),
-            progress=False,
-            h=0.01,
-            **{k: options[k] for k in ("t1", "args", "scheme", "save")},
-        )
+        ji.ensemble(FREE, [[0.6, -0.8], [0.6, -0.81]], np.zeros((2, 2)), progress=False, **options)
     with pytest.warns(ji.JaximpactWarning, match="v0 breaks the joints"):
         found = ji.solve(FREE, [0.6, -0.8], [0.8, 0.7], **options)
     assert found.status == ji.Status.START_VELOCITY_PROJECTED
@@ -529,19 +483,17 @@ def test_joints_that_cannot_be_are_refused_in_words(joints, error, words):
 
 
 def test_what_takes_no_joints_says_so():
-    run = lambda **options: ji.solve(
-        PENDULUM, [0.6, -0.8], [0.0, 0.0], t1=1.0, steps=10, args={"L": 1.0}, save="final", **options
-    )
-    with pytest.raises(ValueError, match="SymplecticEuler takes no joints: use MoreauJean"):
-        run(scheme=SymplecticEuler())
-    with pytest.raises(ValueError, match="PaoliSchatzman keeps joints in inelastic impacts only"):
-        run(e=0.5, scheme=ji.PaoliSchatzman())
-    with pytest.raises(ValueError, match=r"metric='geodesic'\) takes no joints"):
-        run(scheme=ji.PaoliSchatzman(metric="geodesic"))
+    length = {"args": {"L": 1.0}}
+    run = lambda **options: ji.solve(PENDULUM, [0.6, -0.8], [0, 0], t1=1.0, steps=10, save="final", **length, **options)
+    for call, words in (
+        (lambda: run(scheme=SymplecticEuler()), "SymplecticEuler takes no joints: use MoreauJean"),
+        (lambda: run(e=0.5, scheme=ji.PaoliSchatzman()), "PaoliSchatzman keeps joints in inelastic impacts only"),
+        (lambda: run(scheme=ji.PaoliSchatzman(metric="geodesic")), r"metric='geodesic'\) takes no joints"),
+        (lambda: ji.assemble(ji.Problem(gravity), [0.0, 0.0], [0.0, 0.0]), "no joints to assemble"),
+        (lambda: ji.assemble(FREE, [3.0, 0.0], [0.0, 0.0], free=[1], **length), "no position near q0"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            call()
     assert run(e=0.5).timing.scheme == "MoreauJean"
     traced = jax.jit(lambda e: run(e=e, scheme=ji.PaoliSchatzman()).status)(0.5)
     assert ji.Status.INPUT_INVALID & int(traced)
-    with pytest.raises(ValueError, match="no joints to assemble"):
-        ji.assemble(ji.Problem(gravity), [0.0, 0.0], [0.0, 0.0])
-    with pytest.raises(ValueError, match="no position near q0"):
-        ji.assemble(FREE, [3.0, 0.0], [0.0, 0.0], args={"L": 1.0}, free=[1])
