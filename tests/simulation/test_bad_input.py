@@ -66,47 +66,30 @@ CASES = [
     ({"save": ji.Save(every=2, times=[0.5])}, ValueError, "either every or times"),
     ({"save": ji.Save(times=[0.5, 0.501], function=lambda *x: x[1])}, ValueError, "at least h apart"),
     ({"problem": "ball"}, TypeError, "problem must be a jaximpact.Problem"),
-    ({"problem": ji.Problem(lambda t, q, v, args: -jnp.ones(3), gaps)}, ValueError, r"force.*\(2,\).*got \(3,\)"),
-    ({"problem": ji.Problem(force, lambda t, q, args: q[0])}, ValueError, r"constraints.*\(m,\), got \(\)"),
-    ({"problem": ji.Problem(force, no_gaps, slip=no_slip, friction=0.3)}, ValueError, "returns none.*leave slip"),
-    ({"problem": ji.Problem(force, gaps, mass=jnp.eye(3))}, ValueError, r"mass must be.*got \(3, 3\)"),
-    ({"problem": ji.Problem(force, gaps, mass=-1.0)}, ValueError, "mass is not positive definite"),
+]
+PROBLEMS = [
+    (ji.Problem(lambda t, q, v, args: -jnp.ones(3), gaps), ValueError, r"force.*\(2,\).*got \(3,\)"),
+    (ji.Problem(force, lambda t, q, args: q[0]), ValueError, r"constraints.*\(m,\), got \(\)"),
+    (ji.Problem(force, no_gaps, slip=no_slip, friction=0.3), ValueError, "returns none.*leave slip"),
+    (ji.Problem(force, gaps, mass=jnp.eye(3)), ValueError, r"mass must be.*got \(3, 3\)"),
+    (ji.Problem(force, gaps, mass=-1.0), ValueError, "mass is not positive definite"),
+    (ji.Problem(force, gaps, mass=jnp.array([[1.0, 2.0], [2.0, 1.0]])), ValueError, "mass is not positive"),
+    (ji.Problem(force, gaps, mass=jnp.ones((2, 2))), ValueError, "mass is not positive definite"),
+    (ji.Problem(force, gaps, mass=jnp.array([[2.0, 1.0], [0.0, 2.0]])), ValueError, "mass is not symmetric"),
+    (ji.Problem(lambda t, q, v, args: q / 0.0, gaps), ValueError, "force is not finite"),
+    (ji.Problem(force, lambda t, q, args: jnp.log(q - 1.0)), ValueError, "constraints are not finite"),
+    (ji.Problem(force, gaps, energy=lambda t, q, v, args: q), ValueError, "energy.*scalar"),
+    (ji.Problem(lambda t, q, v, args: args["k"] * q, gaps), TypeError, "force.* failed.*args is None: give"),
+    (ji.Problem.from_lagrangian(lambda q, v: v @ v, gaps), TypeError, r"^lagrangian\(t, q, v, args\) failed"),
+    (ji.Problem.from_lagrangian(lambda t, q, v, args: -v @ v, gaps), ValueError, "of a Lagrangian d2L/dv2"),
+    (ji.Problem.from_potential(lambda q: q @ q, gaps), TypeError, r"^potential\(q, args\) failed"),
     (
-        {"problem": ji.Problem(force, gaps, mass=jnp.array([[1.0, 2.0], [2.0, 1.0]]))},
-        ValueError,
-        "mass is not positive",
-    ),
-    ({"problem": ji.Problem(force, gaps, mass=jnp.ones((2, 2)))}, ValueError, "mass is not positive definite"),
-    (
-        {"problem": ji.Problem(force, gaps, mass=jnp.array([[2.0, 1.0], [0.0, 2.0]]))},
-        ValueError,
-        "mass is not symmetric",
-    ),
-    ({"problem": ji.Problem(lambda t, q, v, args: q / 0.0, gaps)}, ValueError, "force is not finite"),
-    ({"problem": ji.Problem(force, lambda t, q, args: jnp.log(q - 1.0))}, ValueError, "constraints are not finite"),
-    ({"problem": ji.Problem(force, gaps, energy=lambda t, q, v, args: q)}, ValueError, "energy.*scalar"),
-    (
-        {"problem": ji.Problem(lambda t, q, v, args: args["k"] * q, gaps)},
-        TypeError,
-        "force.* failed.*args is None: give",
-    ),
-    (
-        {"problem": ji.Problem.from_lagrangian(lambda q, v: v @ v, gaps)},
-        TypeError,
-        r"^lagrangian\(t, q, v, args\) failed",
-    ),
-    (
-        {"problem": ji.Problem.from_lagrangian(lambda t, q, v, args: -v @ v, gaps)},
-        ValueError,
-        "of a Lagrangian d2L/dv2",
-    ),
-    ({"problem": ji.Problem.from_potential(lambda q: q @ q, gaps)}, TypeError, r"^potential\(q, args\) failed"),
-    (
-        {"problem": ji.Problem.from_potential(lambda q, args: q @ q, gaps, force=lambda t, q: q)},
+        ji.Problem.from_potential(lambda q, args: q @ q, gaps, force=lambda t, q: q),
         TypeError,
         r"^potential\(q, args\) or force\(t, q, v, args\) failed",
     ),
 ]
+CASES += [({"problem": problem}, *told) for problem, *told in PROBLEMS]
 
 
 def test_gaps_of_none_are_no_constraints():
@@ -124,14 +107,14 @@ def test_a_bad_argument_raises_the_error_that_names_it(change, error, message):
 
 
 def test_problem_construction():
-    with pytest.raises(TypeError, match="force must be a function"):
-        ji.Problem(1.0)
-    with pytest.raises(TypeError, match="constraints must be a function"):
-        ji.Problem(force, constraints=[1.0])
-    with pytest.raises(TypeError, match="no field 'gravity'"):
-        BOX.replace(gravity=1.0)
-    with pytest.raises(AttributeError, match="immutable"):
-        BOX.mass = 2.0
+    for call, error, words in (
+        (lambda: ji.Problem(1.0), TypeError, "force must be a function"),
+        (lambda: ji.Problem(force, constraints=[1.0]), TypeError, "constraints must be a function"),
+        (lambda: BOX.replace(gravity=1.0), TypeError, "no field 'gravity'"),
+        (lambda: setattr(BOX, "mass", 2.0), AttributeError, "immutable"),
+    ):
+        with pytest.raises(error, match=words):
+            call()
 
 
 def test_velocity_out_of_the_set_is_told_and_projected():
@@ -188,36 +171,28 @@ def test_moving_wall_at_the_start():
     np.testing.assert_allclose(found.v[-1], [0.5], atol=1e-12)
 
 
-def test_mass_that_stops_being_positive():
-    """M = 1 - q falls to zero at q = 1, reached at t = 1/3, as v = 2 / sqrt(1 - q): the status says when."""
-    problem = ji.Problem(lambda t, q, v, args: 0.5 * v**2, mass=lambda q, args: jnp.reshape(1 - q, (1, 1)))
-    found = run(problem, q0=(0.0,), v0=(2.0,))
-    assert int(found.status) & Status.MASS_INVALID
-    assert float(found.failed_at) == pytest.approx(1 / 3, abs=0.02)  # within two steps
-    with pytest.raises(RuntimeError, match="MASS_INVALID: the mass matrix was not positive definite"):
-        found.raise_if_failed()
+CLOSING = ji.Problem(lambda t, q, v, args: 0 * q, lambda t, q, args: jnp.stack([q[0] + 1 - 2 * t, 1 - 2 * t - q[0]]))
+SLOWED = ji.Problem(lambda t, q, v, args: 0.5 * v**2, mass=lambda q, args: jnp.reshape(1 - q, (1, 1)))
+STIFF = ji.Problem(lambda t, q, v, args: -1e8 * q)
+NO_ROOM = Status.CONTACTS_NOT_SOLVED, 0.5, "CONTACTS_NOT_SOLVED: the contact problem of a step has no solution"
+FAILURES = {
+    # M = 1 - q falls to zero at q = 1, reached at t = 1/3, as v = 2 / sqrt(1 - q)
+    "no mass": (SLOWED, 0.0, 2.0, {}, Status.MASS_INVALID, 1 / 3, "MASS_INVALID: the mass matrix was not positive def"),
+    "no room": (CLOSING, 0.0, 0.0, {}, *NO_ROOM),
+    "no room by Maury": (CLOSING, 0.0, 0.0, {"scheme": ji.Maury()}, *NO_ROOM),
+    "overflow": (STIFF, 1.0, 0.0, {"t1": 10.0}, Status.NON_FINITE, None, "h is too large for an explicit scheme"),
+}
 
 
-def test_infeasible_constraints():
-    """Two walls that close: no room is left at t = 0.5."""
-    problem = ji.Problem(
-        lambda t, q, v, args: jnp.zeros(1), lambda t, q, args: jnp.stack([q[0] + 1 - 2 * t, 1 - 2 * t - q[0]])
-    )
-    for scheme in (ji.PaoliSchatzman(), ji.Maury()):
-        found = run(problem, q0=(0.0,), v0=(0.0,), scheme=scheme)
-        assert int(found.status) & Status.CONTACTS_NOT_SOLVED
-        assert float(found.failed_at) == pytest.approx(0.5, abs=0.02)
-        with pytest.raises(RuntimeError, match="CONTACTS_NOT_SOLVED: the contact problem of a step has no solution"):
-            found.raise_if_failed()
-
-
-def test_a_motion_that_overflows_is_flagged_and_left_visible():
-    """An explicit scheme beyond its stability limit overflows: flagged, with NaN or infinity left visible."""
-    problem = ji.Problem(lambda t, q, v, args: -1e8 * q)
-    found = run(problem, q0=(1.0,), v0=(0.0,), h=0.01, t1=10.0)
-    assert int(found.status) & Status.NON_FINITE
-    assert not np.all(np.isfinite(found.q[-1]))
-    with pytest.raises(RuntimeError, match="h is too large for an explicit scheme"):
+@pytest.mark.parametrize("name", FAILURES)
+def test_failures_have_a_bit_a_time_and_words(name):
+    """What overflows is left visible."""
+    problem, q, v, options, bit, time, words = FAILURES[name]
+    found = run(problem, q0=(q,), v0=(v,), **options)
+    assert int(found.status) & bit and np.all(np.isfinite(found.q[-1])) <= (bit != Status.NON_FINITE)
+    if time:
+        assert float(found.failed_at) == pytest.approx(time, abs=0.02)  # within two steps
+    with pytest.raises(RuntimeError, match=words):
         found.raise_if_failed()
 
 
