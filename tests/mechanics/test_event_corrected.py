@@ -8,52 +8,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import lax
 
 import jaximpact as ji
 from jaximpact import Status, catalogue
-from jaximpact.extend import Motion, Solved
 from support.breadth import slow, slow_but
+from support.spring import ONCE, SPRING, TIMES, once, struck
 
 SCHEME = ji.EventCorrected()
-PHASES = (0, 1, 3, 7)
+PHASES = np.array([0, 1, 3, 7])
 
 fall = lambda t, q, v, args: jnp.full_like(q, -args["g"])
 BALL = ji.Problem(fall, lambda t, q, args: q, energy=lambda t, q, v, args: 0.5 * v @ v + args["g"] * q[0])
-SPRING = ji.Problem(
-    lambda t, q, v, args: -(args["w"] ** 2) * q,
-    lambda t, q, args: q - args["wall"],
-    energy=lambda t, q, v, args: 0.5 * (v @ v + args["w"] ** 2 * q @ q),
-)
 SLOT = ji.Problem(lambda t, q, v, args: jnp.zeros(1), lambda t, q, args: jnp.stack([q[0], args - q[0]]))
-
-
-def flow(problem, start, t1, p):
-    """(n, p, t1) -> state at t1 after n steps, and its Jacobian (2d, parameters), compiled once for all arguments."""
-
-    def state(values, n, t1):
-        args = dict(zip(p, values, strict=True))
-        q, v = (jnp.stack([args[name] for name in names]) for names in start)
-        motion = Motion(q, v, jnp.zeros(()), t1, t1 / n.astype(q.dtype), n, args["e"], args)
-        first, _ = SCHEME.init(problem, Solved(ji.ActiveSet()), motion)
-        last = lax.fori_loop(0, n, lambda _, s: SCHEME.step(problem, Solved(ji.ActiveSet()), motion, s)[0], first)
-        found = jnp.concatenate([last.q, last.v])
-        return found, found
-
-    both = jax.jit(jax.jacfwd(state, has_aux=True))
-
-    def run(n, p=p, t1=t1):
-        jacobian, found = both(jnp.array(list(p.values())), jnp.asarray(n), jnp.asarray(t1))
-        return np.asarray(found), np.asarray(jacobian)
-
-    return run
-
-
-def errors(run, t1, h, state, jacobian, **options):
-    """Medians over the phases of max |x - x*| and of max |J - J*| / max |J*|."""
-    found = [run(round(t1 / h) + k, **options) for k in PHASES]
-    first = np.median([np.max(np.abs(x - state)) for x, _ in found])
-    return first, np.median([np.max(np.abs(j - jacobian)) for _, j in found]) / np.max(np.abs(jacobian))
 
 
 def final(problem, q0, v0, **options):
@@ -66,24 +32,19 @@ def final(problem, q0, v0, **options):
 
 @pytest.mark.slow  # by default `test_restitution.py` asserts the order of a spring's states and derivatives
 def test_oscillator_against_a_wall_is_second_order():
-    p = {"q": 1.0, "v": 0.0, "e": 0.8, "w": 2.0, "wall": 0.3}
-    t1 = 1.7
-
-    def exact(x):
-        q, v, e, w, wall = x
-        # amplitude, phase and speed at the wall for the general start, then once more from the wall
-        amplitude, phase = jnp.sqrt(q**2 + (v / w) ** 2), jnp.arctan2(v / w, q)
-        left = t1 - (jnp.arccos(wall / amplitude) + phase) / w
-        speed = e * w * jnp.sqrt(amplitude**2 - wall**2)
-        c, s = jnp.cos(w * left), jnp.sin(w * left)
-        return jnp.stack([wall * c + speed / w * s, speed * c - wall * w * s])
-
-    x = jnp.array(list(p.values()))
-    assert exact(x)[0] > p["wall"]  # one impact
-    run = flow(SPRING, (["q"], ["v"]), t1, p)
-    found = np.array([errors(run, t1, h, exact(x), jax.jit(jax.jacfwd(exact))(x)) for h in (2e-2, 2e-3)])
-    assert np.all(np.log10(found[0] / found[1]) >= 1.8), found
-    assert np.all(found[1] <= 1e-4), found  # a few (w h)^2
+    x, t1, errors = jnp.array([1.0, 0.0, 0.8, 2.0, 0.3]), 1.7, []
+    state, jacobian = struck(x, t1), jax.jit(jax.jacfwd(lambda x: struck(x, t1)))(x)
+    assert state[0] > 0.3  # one impact
+    for h in (2e-2, 2e-3):
+        call = {"t1": t1, "h": t1 / (round(t1 / h) + PHASES), "wrt": ("q0", "v0", "e", "args"), "scheme": SCHEME}
+        found = ji.sensitivities(SPRING, [1.0], [0.0], **ONCE | call)
+        states = np.concatenate([found.value[x] for x in "qv"], axis=1)
+        columns = [[part["q0"], part["v0"], part["e"], *part["args"].values()] for part in found.jacobian.values()]
+        slopes = np.stack([np.stack([np.reshape(x, 4) for x in row], axis=1) for row in columns], axis=1)
+        apart = np.max(np.abs(slopes - jacobian), axis=(1, 2)) / np.max(np.abs(jacobian))
+        errors.append(np.median([np.max(np.abs(states - state), axis=1), apart], axis=1))
+    assert np.all(np.log10(errors[0] / errors[1]) >= 1.8), errors
+    assert np.all(errors[1] <= 1e-4), errors  # a few (w h)^2
 
 
 @pytest.mark.slow
@@ -139,20 +100,13 @@ def test_rows_between_steps_are_second_order():
 
     A row does not depend on where the motion ends.
     """
-    w, wall, e = 2.0, 0.3, 0.8
-    meets, speed = np.arccos(wall) / w, e * w * np.sqrt(1 - wall**2)
-    times = np.array([0.123, 0.3, meets - 1e-3, meets + 1e-3, 0.777, 1.0123])
-    left = times - meets
-    before = times < meets
-    q = np.where(before, np.cos(w * times), wall * np.cos(w * left) + speed / w * np.sin(w * left))
-    v = np.where(before, -w * np.sin(w * times), speed * np.cos(w * left) - w * wall * np.sin(w * left))
     h = 0.03 / 2.0 ** np.arange(4)
-    options = {"args": {"w": w, "wall": wall}, "e": e, "scheme": SCHEME, "h": np.tile(h, 2)}
-    s = ji.ensemble(SPRING, [1.0], [0.0], t1=np.repeat([1.2, 1.05], 4), save=times, **options)
-    for found, exact in ((s.q[:4, :-1, 0], q), (s.v[:4, :-1, 0], v)):
+    options = {"scheme": SCHEME, "h": np.tile(h, 2), "t1": np.repeat([1.2, 1.05], 4), "save": TIMES}
+    s = ji.ensemble(SPRING, [1.0], [0.0], **ONCE | options)
+    for found, exact in zip((s.q[:4, :-1, 0], s.v[:4, :-1, 0]), once(TIMES), strict=True):
         error = np.max(np.abs(found - exact), axis=1)
         assert np.log2(error[0] / error[-1]) / 3 >= 1.9, error
-        assert error[-1] <= 2 * (w * h[-1]) ** 2  # (w h)^2 over a phase of two
+        assert error[-1] <= 2 * (2 * h[-1]) ** 2  # (w h)^2 over a phase of two
     np.testing.assert_array_equal(s.q[:4, :-1], s.q[4:, :-1])
     np.testing.assert_array_equal(s.v[:4, :-1], s.v[4:, :-1])
 
@@ -206,22 +160,23 @@ def test_zeno_ball_comes_to_rest():
     # integral of q over [0, T]: with fall time T0, (2/3) T0 h (1 + 2 (e^3 + e^6 + ...)) for heights h e^2k
     exact = lambda e: 2 / 3 * np.sqrt(2 / 9.81) * (1 + 2 * e**3 / (1 - e**3))
     slope = (exact(0.5 + 1e-5) - exact(0.5 - 1e-5)) / 2e-5
-    assert jax.jit(jax.jacfwd(mean))(0.5) * 2 / 801 == pytest.approx(
-        slope, abs=5e-3
-    )  # 2 h, as the last bounces are cut off
+    # 2 h, as the last bounces are cut off
+    assert jax.jit(jax.jacfwd(mean))(0.5) * 2 / 801 == pytest.approx(slope, abs=5e-3)
 
 
-@pytest.mark.parametrize("v0", [0.0, 0.05, 0.3])
-def test_energy_at_unit_restitution(v0):
-    """Also where a flight from the floor takes no step (v0 = .05 m/s: h) or a few (.3: 6 h): none of them ends."""
-    s = final(BALL, [0.0 if v0 else 1.0], [v0], t1=3.0, h=1e-2, args={"g": 9.81}, e=1.0, save="all")
-    np.testing.assert_allclose(s.energy, s.energy[0], rtol=1e-12)  # parabolas are exact
-
-
-@pytest.mark.slow
-def test_energy_of_an_oscillator_at_unit_restitution():
-    s = final(SPRING, [1.0], [0.0], t1=20.0, steps=2000, args={"w": 2.0, "wall": -0.4}, e=1.0)
-    assert abs(s.energy[-1] / 2 - 1) <= 20 * 2 * 0.02**3  # a relative error of (w h)^3 per unit of phase
+@pytest.mark.parametrize(
+    ("problem", "v0", "args", "h", "within"),
+    [
+        # parabolas are exact, also where a flight from the floor takes no step (v0 = .05 m/s: h) or a few (.3: 6 h)
+        *((BALL, v0, {"g": 9.81}, 1e-2, 1e-12) for v0 in (0.0, 0.05, 0.3)),
+        slow(SPRING, 0.0, {"w": 2.0, "wall": -0.4}, 1e-2, 20 * 2 * 0.02**3),  # (w h)^3 per unit of phase
+    ],
+)
+def test_energy_at_unit_restitution(problem, v0, args, h, within):
+    s = final(
+        problem, [0.0 if v0 else 1.0], [v0], t1=3.0 if problem is BALL else 20.0, h=h, args=args, e=1.0, save="all"
+    )
+    np.testing.assert_allclose(s.energy, s.energy[0], rtol=within)
 
 
 @pytest.mark.slow
@@ -315,10 +270,8 @@ def test_a_contact_only_just_met_in_a_long_step_gains_nothing():
     """Two starts 2e-7 apart, of which one meets the wall at a speed of rounding: parabola and trial differ there, and
     Newton's step for the time of that impact led 1e9 s away, to a speed of 1e17."""
     damped = ji.Problem(lambda t, q, v, args: 1.1719565157875076 - q - v, lambda t, q, args: q)
-    given = {"e": 1.0, "t1": 0.4, "h": 0.4, "save": "final", "scheme": ji.EventCorrected()}
-    ends = [
-        ji.solve(damped, [0.09021653891165138 + shift], [-0.5056732577328568], **given) for shift in (-1e-7, 0.0, 1e-7)
-    ]
+    run = lambda q: final(damped, [q], [-0.5056732577328568], e=1.0, t1=0.4, h=0.4)
+    ends = [run(0.09021653891165138 + shift) for shift in (-1e-7, 0.0, 1e-7)]
     for end in ends[:2]:
         # the speed goes by the root of the shift: 2 (2 a 1e-7)^(1/2) with an acceleration of 1.6
         np.testing.assert_allclose([end.q[-1], end.v[-1]], [ends[2].q[-1], ends[2].v[-1]], atol=1.2e-3)

@@ -9,14 +9,15 @@ from scipy.linalg import expm
 
 import jaximpact as ji
 from jaximpact import Status, analysis
+from support import spring
 from support.breadth import slow
+from support.spring import MEETS, SPRING, TIMES, once, struck
 
 SCHEME = ji.EventDriven()
 FACTOR = 30  # of the tolerance: errors of substeps add up, and impacts make more of them
 
 fall = lambda t, q, v, args: jnp.full_like(q, -args["g"])
 BALL = ji.Problem(fall, lambda t, q, args: q)
-SPRING = ji.Problem(lambda t, q, v, args: -(args["w"] ** 2) * q, lambda t, q, args: q - args["wall"])
 
 
 # values
@@ -27,22 +28,12 @@ def test_release_while_nothing_moves():
 
     Released at pi/6; q = t/2 ... integrated: with s = t - pi/6, v = cos(pi/6) - cos t - s/2.
     """
-    problem = ji.Problem(lambda t, q, v, args: jnp.sin(t)[None] - 0.5, lambda t, q, args: q)
-    for steps, t1 in ((1, 3.0), (4, 3.0)):
+    problem, c = ji.Problem(lambda t, q, v, args: jnp.sin(t)[None] - 0.5, lambda t, q, args: q), np.cos(np.pi / 6)
+    flight = lambda t, s: c * s - (np.sin(t) - 0.5) - s**2 / 4
+    assert flight(6.0, 6.0 - np.pi / 6) < 0  # it has landed before it is released again, at pi/6 + 2 pi
+    for steps, t1, released in ((1, 3.0, np.pi / 6), (4, 3.0, np.pi / 6), (4, 9.0, 13 * np.pi / 6)):
         found = ji.solve(problem, [0.0], [0.0], t1=t1, steps=steps, scheme=SCHEME, save="final")
-        s, c = t1 - np.pi / 6, np.cos(np.pi / 6)
-        assert found.q[-1, 0] == pytest.approx(c * s - (np.sin(t1) - 0.5) - s**2 / 4, abs=FACTOR * 1e-9)
-    # released, landed, released again; the time of landing by bisection of the closed form
-    again = ji.solve(problem, [0.0], [0.0], t1=9.0, steps=4, scheme=SCHEME, save="final")
-    assert again.q[-1, 0] == pytest.approx(_second_flight(9.0), abs=FACTOR * 1e-9)
-
-
-def _second_flight(t):
-    """Of q'' = sin t - 1/2 from its second release at pi/6 + 2 pi, which comes after the first landing."""
-    s = t - 2 * np.pi - np.pi / 6
-    first = lambda t: np.cos(np.pi / 6) * (t - np.pi / 6) - (np.sin(t) - 0.5) - (t - np.pi / 6) ** 2 / 4
-    assert first(6.0) < 0 and s > 0  # it has landed before
-    return np.cos(np.pi / 6) * s - (np.sin(t) - 0.5) - s**2 / 4
+        assert found.q[-1, 0] == pytest.approx(flight(t1, t1 - released), abs=FACTOR * 1e-9)
 
 
 def test_table_that_shakes_below_a_flight():
@@ -74,14 +65,6 @@ def test_dips_are_seen(depth):
 def test_oscillator_has_the_exact_jacobian():
     """One impact against a wall that is off centre; the Jacobian's error is up to a hundred times the value's."""
 
-    def exact(x):
-        q, v, e, w, wall = x
-        amplitude, phase = jnp.sqrt(q**2 + (v / w) ** 2), jnp.arctan2(v / w, q)
-        left = 1.7 - (jnp.arccos(wall / amplitude) + phase) / w
-        speed = e * w * jnp.sqrt(amplitude**2 - wall**2)
-        c, s = jnp.cos(w * left), jnp.sin(w * left)
-        return jnp.stack([wall * c + speed / w * s, speed * c - wall * w * s])
-
     def run(x):
         args = {"w": x[3], "wall": x[4]}
         s = ji.solve(SPRING, x[:1], x[1:2], t1=1.7, steps=1, args=args, e=x[2], scheme=SCHEME, save="final")
@@ -89,7 +72,7 @@ def test_oscillator_has_the_exact_jacobian():
 
     x = jnp.array([1.0, 0.0, 0.8, 2.0, 0.3])
     (slopes, found), (right, expected) = (
-        jax.jit(jax.jacfwd(lambda x, f=f: (f(x),) * 2, has_aux=True))(x) for f in (run, exact)
+        jax.jit(jax.jacfwd(lambda x, f=f: (f(x),) * 2, has_aux=True))(x) for f in (run, lambda x: struck(x, 1.7))
     )
     np.testing.assert_allclose(found, expected, rtol=0, atol=FACTOR * 1e-9)
     np.testing.assert_allclose(slopes, right, rtol=0, atol=100 * FACTOR * 1e-9)
@@ -118,13 +101,7 @@ def test_derivatives_of_what_the_motion_does_not_show():
     np.testing.assert_allclose(found, exact, rtol=FACTOR * SCHEME.rtol, atol=1e-12)
 
 
-CORNERED = [
-    SCHEME,
-    *(
-        pytest.param(s, marks=pytest.mark.slow)
-        for s in (ji.MoreauJean(), ji.EventCorrected(), ji.PaoliSchatzman(), ji.Maury())
-    ),
-]
+CORNERED = [SCHEME, *map(slow, (ji.MoreauJean(), ji.EventCorrected(), ji.PaoliSchatzman(), ji.Maury()))]
 SPIN = np.array([[0.0, 2.0], [-2.0, 0.0]])  # of a charged particle: its acceleration by its velocity
 
 
@@ -220,60 +197,47 @@ def test_release_has_the_exact_jacobian(scheme, steps):
     np.testing.assert_allclose(slopes, [-((2 - c) ** 2) / 2, -(2 - c), c], rtol=0, atol=1e-10)
 
 
-ONCE = {"args": {"w": 2.0, "wall": 0.3}, "e": 0.8, "scheme": SCHEME, "t1": 1.2}
-MEETS = np.arccos(0.3) / 2
+ONCE = spring.ONCE | {"scheme": SCHEME, "t1": 1.2}
 
 
-def spring(t):
-    """The motion of SPRING from rest at 1 with ONCE: one impact at MEETS."""
-    left, speed = t - MEETS, 0.8 * 2 * np.sqrt(1 - 0.3**2)
-    return np.where(t < MEETS, np.cos(2 * t), 0.3 * np.cos(2 * left) + speed / 2 * np.sin(2 * left))
-
-
-TIMES = np.array([0.123, 0.3, MEETS - 1e-3, MEETS + 1e-3, 0.777, 1.0123])
-
-
-@pytest.mark.parametrize("execution", ["native", pytest.param("xla", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("execution", ["native", slow("xla")])
 @pytest.mark.parametrize(("save", "rows"), [("final", 1), ("all", 201), (TIMES, 7)], ids=["final", "all", "times"])
 def test_rows_without_steps(save, rows, execution):
     """Rows say how often the motion is looked at; each is as accurate as the motion,
     just before and behind the impact too."""
     found = ji.solve(SPRING, [1.0], [0.0], save=save, execution=execution, **ONCE)
     assert len(found.t) == rows and found.t[-1] == 1.2
-    np.testing.assert_allclose(found.q[:, 0], spring(np.asarray(found.t)), rtol=0, atol=FACTOR * 1e-9)
+    np.testing.assert_allclose(found.q[:, 0], once(np.asarray(found.t))[0], rtol=0, atol=FACTOR * 1e-9)
 
 
 @pytest.mark.slow
 def test_many_motions_without_steps():
     many = ji.ensemble(SPRING, [[1.0], [0.9]], [0.0], **ONCE)
-    assert many.q[0, -1, 0] == pytest.approx(spring(1.2), abs=FACTOR * 1e-9)
+    assert many.q[0, -1, 0] == pytest.approx(once(1.2)[0], abs=FACTOR * 1e-9)
     one = ji.sensitivities(SPRING, [1.0], [0.0], wrt=["t1", "e"], **ONCE)
-    speed = 1e6 * (spring(1.2 + 5e-7) - spring(1.2 - 5e-7))  # differences of 1e-6: to 1e-9
-    assert one.jacobian["q"]["t1"] == pytest.approx(speed, abs=1e-7) and one.status == 0
-    left = 1.2 - MEETS
-    assert one.jacobian["q"]["e"] == pytest.approx(np.sqrt(1 - 0.3**2) * np.sin(2 * left), abs=1e-7)
+    by_e = np.sqrt(1 - 0.3**2) * np.sin(2 * (1.2 - MEETS))
+    found = [one.jacobian["q"][x].item() for x in ("t1", "e")]
+    np.testing.assert_allclose(found, [once(1.2)[1], by_e], rtol=0, atol=1e-7)
+    assert one.status == 0
+
+
+def orbit(*start, t1, **options):
+    return analysis.periodic_orbit(*start, period=t1, steps=2, **options)
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("call", "options", "words"),
     [
-        ({"scheme": ji.EventCorrected()}, "EventCorrected goes by steps: give h, their size, or steps"),
-        ({"save": 3}, "keeps every k-th step: give h or steps"),
-        ({"scheme": ji.EventDriven(rtol=0.0)}, "rtol and atol above 0"),
-        ({"scheme": ji.EventDriven(order=6)}, r"order=\.\.\.\) must be 8, 5 or 2, got 6"),
+        (ji.solve, {"scheme": ji.EventCorrected()}, "EventCorrected goes by steps: give h, their size, or steps"),
+        (ji.solve, {"save": 3}, "keeps every k-th step: give h or steps"),
+        (ji.solve, {"scheme": ji.EventDriven(rtol=0.0)}, "rtol and atol above 0"),
+        (ji.solve, {"scheme": ji.EventDriven(order=6)}, r"order=\.\.\.\) must be 8, 5 or 2, got 6"),
+        (orbit, {"extrapolate": True}, "smaller rtol"),  # which goes by powers of h
     ],
-    ids=["another scheme", "every third", "no tolerance", "order"],
 )
-def test_what_cannot_be_is_said(options, words):
+def test_what_cannot_be_is_said(call, options, words):
     with pytest.raises(ValueError, match=words):
-        ji.solve(SPRING, [1.0], [0.0], **ONCE | options)
-
-
-def test_what_goes_by_powers_of_h_is_refused():
-    with pytest.raises(ValueError, match="smaller rtol"):
-        analysis.periodic_orbit(
-            BALL, [1.0], [0.0], period=1.0, steps=2, args={"g": 1.0}, scheme=SCHEME, extrapolate=True
-        )
+        call(SPRING, [1.0], [0.0], **ONCE | options)
 
 
 def test_stiff_motion_and_events_without_end_are_told():
@@ -293,18 +257,16 @@ def test_the_event_at_which_trials_ended_is_named():
     by lane, and under jit."""
     scheme, gaps = ji.EventDriven(1e-6, 1e-6, trials=100), lambda t, q, args: jnp.concatenate([9.0 - q, q])
     ball = ji.Problem(lambda t, q, v, args: args + 0 * q, gaps, contacts=["roof", "floor"])
-    run = lambda q0, **options: ji.solve(ball, q0, [0.0], t1=60.0, steps=1, e=1.0, args=-9.81, scheme=scheme, **options)
+    call = {"t1": 60.0, "steps": 1, "e": 1.0, "args": -9.81, "scheme": scheme}
+    run = lambda q0: ji.solve(ball, q0, [0.0], **call)
     with pytest.raises(RuntimeError, match=r"trajectory 0 at t = [\d.]+, last at gap 1 \(floor\)\)\n"):
         run([0.1]).raise_if_failed()
     assert int(jax.jit(run)(jnp.array([0.1])).failed_by) == 1
     pushes, starts = np.array([-9.81, 0.0, 9.81]), np.array([[0.1], [5.0], [8.9]])
-    lanes = ji.ensemble(
-        ball, starts, 0 * starts, t1=60.0, steps=1, e=1.0, args=pushes, args_axes=0, scheme=scheme, progress=False
-    )
+    lanes = ji.ensemble(ball, starts, 0 * starts, **call | {"args": pushes}, args_axes=0, progress=False)
     assert lanes.failed_by.tolist() == [1, -1, 0]
-    with pytest.raises(
-        RuntimeError, match=r"trajectory 0 at .* gap 1 \(floor\); trajectory 2 at .* gap 0 \(roof\)\)\n"
-    ):
+    words = r"trajectory 0 at .* gap 1 \(floor\); trajectory 2 at .* gap 0 \(roof\)\)\n"
+    with pytest.raises(RuntimeError, match=words):
         lanes.raise_if_failed()
     swings = ji.Problem(lambda t, q, v, args: -jnp.sign(q))
     with pytest.raises(RuntimeError, match="last at switch of the force, level 0"):
@@ -316,9 +278,8 @@ def test_borders_without_end_are_told(scheme):
     """A force in steps of 1/floor(1/t) for t > 0, from t = 0: it was left out, with a clean status; and steps of fixed
     length, before as after."""
     force = lambda t, q, v, args: -jnp.where(t > 0, 1 / jnp.floor(args / jnp.where(t > 0, t, 1.0)), 0.0) + 0 * q
-    run = lambda t0: ji.solve(
-        ji.Problem(force), [0.0], [1.0], args=1.0, t0=t0, t1=0.8, steps=40, scheme=scheme, save="final"
-    )
+    call = {"args": 1.0, "t1": 0.8, "steps": 40, "scheme": scheme, "save": "final"}
+    run = lambda t0: ji.solve(ji.Problem(force), [0.0], [1.0], t0=t0, **call)
     assert int(run(0.0).status) == Status.NON_FINITE
     assert int(run(0.3).status) == Status.OK
 
@@ -334,9 +295,8 @@ def test_an_impact_near_the_end_is_told_within_its_own_time():
 def test_float32_has_the_tolerance_of_its_rounding():
     found = ji.solve(SPRING, np.float32([1.0]), np.float32([0.0]), **ONCE)
     assert found.q.dtype == np.float32 and not found.failed
-    np.testing.assert_allclose(
-        found.q[:, 0], spring(np.asarray(found.t, float)), rtol=0, atol=FACTOR * 4e-6
-    )  # 32 roundings
+    # 32 roundings
+    np.testing.assert_allclose(found.q[:, 0], once(np.asarray(found.t, float))[0], rtol=0, atol=FACTOR * 4e-6)
 
 
 # orders of derivatives, and reverse mode
@@ -369,16 +329,11 @@ def test_second_derivatives_have_the_digits_of_the_motion():
     """By the stiffness, across the impact; of the closed form. A search leaves 1e-5 of a substep to the impact, which
     counts in second derivatives unless it is made up for: 1e-8 of them at any tolerance."""
 
-    def exact(w):
-        left = 1.2 - jnp.arccos(0.3) / w
-        return 0.3 * jnp.cos(w * left) + 0.8 * jnp.sqrt(1 - 0.3**2) * jnp.sin(w * left)
-
+    exact = lambda w: struck((1.0, 0.0, 0.8, w, 0.3), 1.2)[0]
     tolerance, w = 1e-12, jnp.linspace(1.9, 2.4, 64)
     options = {"t1": 1.2, "e": 0.8, "save": "final", "scheme": ji.EventDriven(rtol=tolerance, atol=tolerance)}
-    second = jax.jacfwd(
-        jax.jacfwd(lambda w: ji.solve(SPRING, [1.0], [0.0], args={"w": w, "wall": 0.3}, **options).q[-1, 0])
-    )
-    found, right = jax.jit(jax.vmap(second))(w), jax.vmap(jax.grad(jax.grad(exact)))(w)
+    end = lambda w: ji.solve(SPRING, [1.0], [0.0], args={"w": w, "wall": 0.3}, **options).q[-1, 0]
+    found, right = jax.jit(jax.vmap(jax.jacfwd(jax.jacfwd(end))))(w), jax.vmap(jax.grad(jax.grad(exact)))(w)
     np.testing.assert_allclose(found, right, rtol=0, atol=FACTOR * tolerance)
 
 
@@ -403,7 +358,7 @@ def test_between_rows():
     found = ji.solve(SPRING, [1.0], [0.0], **ONCE)
     times = np.linspace(0.0, 1.2, 997)
     h = 1.2 / 200
-    error = np.abs(found.at(times).q[:, 0] - spring(times))
+    error = np.abs(found.at(times).q[:, 0] - once(times)[0])
     near = np.abs(times - MEETS) < 2 * h
     assert np.max(error[~near]) < (2 * h) ** 4 / 300 and np.max(error[near]) < (2 * h) ** 3
 
