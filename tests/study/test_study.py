@@ -13,6 +13,7 @@ import xarray
 import jaximpact as ji
 from jaximpact.study import Blocks
 from support import study_systems
+from support.breadth import slow
 from support.study_systems import ARGS, Here, ball, digest, run_until, small
 
 # a lane's numbers do not depend on how lanes are batched, beyond rounding: a hundred steps of a state of size 10
@@ -114,25 +115,14 @@ def test_points_of_every_kind_of_quantity(tmp_path):
     """Whole vectors, components, parameters and h against `ensemble`, and one lane against `solve`."""
     lanes = 4
     random = np.random.default_rng(0)
-    design = ji.Design.points(
-        q0=0.5 + random.random((lanes, 2)),
-        h=[1e-2, 5e-3, 1e-2, 5e-3],
-        **{
-            "v0[1]": random.random(lanes),
-            "args.floor": -random.random(lanes),
-            "args.gravity": 9 + random.random(lanes),
-        },
-    )
-    study = ji.Study(
-        tmp_path / "s.zarr",
-        "support.study_systems:ball",
-        design,
-        v0=[0.1, 0.2],
-        t1=0.7,
-        h=1.0,
-        args=ARGS | {"unused": None},
-        e=0.5,
-    )
+    varied = {
+        "v0[1]": random.random(lanes),
+        "args.floor": -random.random(lanes),
+        "args.gravity": 9 + random.random(lanes),
+    }
+    design = ji.Design.points(q0=0.5 + random.random((lanes, 2)), h=[1e-2, 5e-3, 1e-2, 5e-3], **varied)
+    given = {"v0": [0.1, 0.2], "t1": 0.7, "h": 1.0, "args": ARGS | {"unused": None}, "e": 0.5}
+    study = ji.Study(tmp_path / "s.zarr", "support.study_systems:ball", design, **given)
     study.run()
     found = study.dataset()
     assert found.q.dims == ("lane", "time", "coordinate")
@@ -145,10 +135,8 @@ def test_points_of_every_kind_of_quantity(tmp_path):
     np.testing.assert_allclose(found.q, batch.q, **ROUNDING)
     np.testing.assert_allclose(found.impulse, batch.impulse, **ROUNDING)
     args = {key: column[2] for key, column in args.items()}
-    single_backend = ji.solve(
-        ball, point["q0"][2], v0[2], t1=0.7, h=1e-2, args=args, e=0.5, save="final", sensitivity="none"
-    )
-    np.testing.assert_allclose(study.lane(2).q, single_backend.q, **ROUNDING)
+    call = {"t1": 0.7, "h": 1e-2, "args": args, "e": 0.5, "save": "final", "sensitivity": "none"}
+    np.testing.assert_allclose(study.lane(2).q, ji.solve(ball, point["q0"][2], v0[2], **call).q, **ROUNDING)
 
 
 def test_whole_vectors_on_a_grid(tmp_path):
@@ -188,49 +176,40 @@ def test_catalogue_problem_and_case(tmp_path):
     assert abs(float(study.dataset().q[0, -1, 0]) - exact[0, 0]) < 5e-2
 
 
-def test_motions_end_at_a_surface(tmp_path):
-    """At the second impact, 1 + 2 e flights of a fall from 1; said in Python and in TOML, kept on disk,
-    and compared."""
-    text = """
-        problem = "bouncing-ball"
-        t1 = 9.0
-        scheme = "event-driven"
-        until = { impact = 0, number = 2 }
-        design.e = [0.5, 0.8]
-    """
-    table = tomllib.loads(text)
+ENDS = [
+    # at the second impact, 1 + 2 e flights of a fall from 1, sqrt(2) under a gravity of 1
+    (
+        'scheme = "event-driven"\nuntil = { impact = 0, number = 2 }',
+        np.sqrt(2) * (1 + 2 * np.array([0.5, 0.8])),
+        1e-8,
+        {"impact": 0},
+        "until.number: 2 → 1",
+    ),
+    # half a second after it rests: bounces accumulate at sqrt(2) (1 + e)/(1 - e), 4.24 and 12.7 s; the scheme is of
+    # first order, after some twenty impacts
+    (
+        'h = 1e-2\nscheme = "moreau-jean"\nuntil = { at_rest = 1e-3, time = 0.5 }',
+        np.array([3 * np.sqrt(2) + 0.5, 9.0]),
+        20 * 1e-2,
+        {"at_rest": 1e-3},
+        "until.function.time: 0.5 → None",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "ends", "within", "other", "words"), ENDS, ids=["surface", "rest"])
+def test_motions_end_before_t1(tmp_path, text, ends, within, other, words):
+    """A ball that falls from a height of 1; said in Python and in TOML, kept on disk, and compared."""
+    table = tomllib.loads(f'problem = "bouncing-ball"\nt1 = 9.0\ndesign.e = [0.5, 0.8]\n{text}')
     study = ji.Study.from_table(table, tmp_path / "s.zarr")
     study.run()
     found = ji.Study.open(tmp_path / "s.zarr").solution()
-    entry = ji.catalogue.get("bouncing-ball").case()
-    fall = np.sqrt(2 * entry.q0[0])  # under a gravity of 1
-    np.testing.assert_allclose(found.t[:, -1], fall * (1 + 2 * np.array([0.5, 0.8])), rtol=1e-9)
-    assert found.stopped.tolist() == [True, True] and study.lane(1).stopped
-    with pytest.raises(ValueError, match=r"until.number: 2 → 1"):
-        ji.Study.from_table(table | {"until": {"impact": 0}}, tmp_path / "s.zarr")
+    np.testing.assert_allclose(found.t[:, -1], ends, rtol=0, atol=within)
+    assert found.stopped.tolist() == (ends < 9.0).tolist() and study.lane(1).stopped == (ends[1] < 9.0)
+    with pytest.raises(ValueError, match=words):
+        ji.Study.from_table(table | {"until": other}, tmp_path / "s.zarr")
     with pytest.raises(ValueError, match="give one of function, impact, apex"):
         ji.Study.from_table(table | {"until": {"number": 2}}, tmp_path / "other.zarr")
-
-
-def test_motions_end_at_rest(tmp_path):
-    """Half a second after a ball rests that falls from a height of 1 under a gravity of 1."""
-    table = tomllib.loads("""
-        problem = "bouncing-ball"
-        t1 = 9.0
-        h = 1e-2
-        scheme = "moreau-jean"
-        until = { at_rest = 1e-3, time = 0.5 }
-        design.e = [0.5, 0.8]
-    """)
-    study = ji.Study.from_table(table, tmp_path / "s.zarr")
-    study.run()
-    found = study.solution()
-    # bounces accumulate at sqrt(2) (1 + e)/(1 - e), 4.24 and 12.7 s; the scheme is of first order, after some twenty
-    # impacts
-    assert found.stopped.tolist() == [True, False] and found.t[1, -1] == 9.0
-    assert abs(found.t[0, -1] - (3 * np.sqrt(2) + 0.5)) < 20 * 1e-2
-    with pytest.raises(ValueError, match=r"until.function.time: 0.5 → None"):
-        ji.Study.from_table(table | {"until": {"at_rest": 1e-3}}, tmp_path / "s.zarr")
 
 
 # the store
@@ -320,9 +299,7 @@ def test_without_constraints_and_in_float32(tmp_path):
     """No impulses are stored; the store has the precision of jax. Free fall of g t^2/2, to first order in h at most."""
     design = ji.Design.grid(**{"args.gravity": [1.0, 9.81]})
     with jax.enable_x64(False):
-        study = ji.Study(
-            tmp_path / "s.zarr", "support.study_systems:free", design, q0=[0.0], v0=[0.0], t1=1.0, h=1e-2, args=ARGS
-        )
+        study = small(tmp_path / "s.zarr", design, "support.study_systems:free", q0=[0.0], save="final")
         study.run()
     found = ji.Study.open(study.path).dataset()
     assert "impulse" not in found and found.q.dtype == np.float32
@@ -359,9 +336,7 @@ def test_failed_lanes_are_found_and_explained(tmp_path):
     found = study.dataset()
     assert found.done.values.tolist() == [1, 1, 1, 1, 2, 1]
     assert np.isnan(found.q.values[[1, 4]]).all()
-    good = ji.solve(
-        study_systems.fragile, [1.0], [0.0], t1=1.0, h=1e-2, e=0.5, args=args, save="final", sensitivity="none"
-    )
+    good = ji.solve(study_systems.fragile, [1.0], args=args, save="final", sensitivity="none", **common)
     np.testing.assert_allclose(found.q.values[[0, 2, 3, 5]], np.broadcast_to(good.q, (4, 1, 1)), **ROUNDING)
 
 
@@ -420,12 +395,13 @@ def test_study_refuses(tmp_path, change, words):
 
 
 def test_problem_must_have_a_name(tmp_path):
-    with pytest.raises(ValueError, match="not importable by name"):
-        ji.Study(tmp_path / "s", ball.replace(restitution=0.3), study_systems.grid(), q0=[1.0], v0=[0.0], t1=1.0, h=0.1)
-    with pytest.raises(ValueError, match="did you mean 'bouncing-ball'"):
-        ji.Study(tmp_path / "s", "bouncing-bal", study_systems.grid(), t1=1.0, h=0.1)
-    with pytest.raises(ModuleNotFoundError, match="no module 'nowhere'"):
-        ji.Study(tmp_path / "s", "nowhere:ball", study_systems.grid(), t1=1.0, h=0.1)
+    for problem, error, words in (
+        (ball.replace(restitution=0.3), ValueError, "not importable by name"),
+        ("bouncing-bal", ValueError, "did you mean 'bouncing-ball'"),
+        ("nowhere:ball", ModuleNotFoundError, "no module 'nowhere'"),
+    ):
+        with pytest.raises(error, match=words):
+            small(tmp_path / "s", problem=problem)
 
 
 def test_module_beside_a_script_is_found_again(tmp_path, monkeypatch):
@@ -433,10 +409,7 @@ def test_module_beside_a_script_is_found_again(tmp_path, monkeypatch):
     source = Path(study_systems.__file__).read_text()
     (tmp_path / "beside_a_script.py").write_text(source)
     monkeypatch.syspath_prepend(str(tmp_path))
-    study = ji.Study(
-        tmp_path / "s", "beside_a_script:ball", study_systems.grid(), q0=[1.0], v0=[0.0], t1=1.0, h=0.1, args=ARGS
-    )
-    run_until(study, 0)
+    study = run_until(small(tmp_path / "s", problem="beside_a_script:ball", h=0.1), 0)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(tmp_path)])
     monkeypatch.delitem(sys.modules, "beside_a_script")
     assert ji.Study.open(study.path).lane((0, 0), save="final").q.shape == (1, 1)
@@ -463,24 +436,18 @@ def test_missing_packages_are_named(finished, monkeypatch):
         finished.dataset()
 
 
-@pytest.mark.parametrize(
-    ("design", "t1"),
-    [
-        (ji.Design.grid(e=[0.5, 0.8]), 1.0),
-        pytest.param(ji.Design.points(t1=[1.0, 2.0]), None, marks=pytest.mark.slow),
-    ],
-    ids=["restitution", "end"],
-)
+DESIGNS = [(ji.Design.grid(e=[0.5, 0.8]), 1.0), slow(ji.Design.points(t1=[1.0, 2.0]), None)]
+
+
+@pytest.mark.parametrize(("design", "t1"), DESIGNS, ids=["restitution", "end"])
 def test_a_scheme_that_chooses_its_steps_asks_for_no_h(tmp_path, design, t1):
     options = {"q0": [1.0], "v0": [0.0], "args": ARGS, "scheme": ji.EventDriven()}
     study = ji.Study(tmp_path / f"{design.kind}.zarr", ball, design, t1=t1, e=None if t1 else 0.5, **options)
     study.run()
     found = study.solution()
-    expected = ji.ensemble(ball, [1.0], [0.0], t1=t1 or np.array([1.0, 2.0]), args=ARGS, scheme=ji.EventDriven(),
-                           e=[[0.5], [0.8]] if t1 else 0.5)  # fmt: skip
+    given = {"t1": t1, "e": [[0.5], [0.8]]} if t1 else {"t1": np.array([1.0, 2.0]), "e": 0.5}
+    expected = ji.ensemble(ball, **options, **given)
     # the tolerance: other rows, other substeps
     np.testing.assert_allclose(found.q, expected.q, rtol=0, atol=1e-8)
     with pytest.raises(ValueError, match=r"h is missing: .*EventDriven\(\) needs none"):
-        ji.Study(
-            tmp_path / "other.zarr", ball, ji.Design.grid(e=[0.5]), **options | {"scheme": ji.MoreauJean(), "t1": 1.0}
-        )
+        small(tmp_path / "other.zarr", problem=ball, scheme=ji.MoreauJean(), h=None)
