@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.integrate import solve_ivp
 
 import jaximpact as ji
 from support import random_bodies, random_systems
@@ -127,41 +128,22 @@ RESTING = {
     "light spokes": lambda: spokes(1e-4),
     "springs": springs,
 }
-FEW = ["corner", "light spokes", "springs"]
+RESTS = [(name, h, jnp.float64) for name in RESTING for h in (1e-2, 3e-3, 1e-3, 1e-4)]
+RESTS += [(name, 1e-2, jnp.float32) for name in RESTING if name != "springs"]
+FEW = [(name, 1e-3, jnp.float64) for name in ("corner", "light spokes", "springs")]
 
 
-def check_rest(name, h, dtype):
+@pytest.mark.parametrize(("name", "h", "dtype"), [x if x in FEW else slow(*x) for x in RESTS])
+def test_what_rests_stays_and_has_not_failed(name, h, dtype):
     """Places change by no more than round-off: of 20,000 steps that each lose an eps, or of 200 steps of impulses a
     hundred times as large."""
     problem, q0 = RESTING[name]()
-    if problem.mass is not None:
-        problem = problem.replace(mass=jnp.asarray(problem.mass, dtype))
-    if problem.friction is not None:
-        problem = problem.replace(friction=jnp.asarray(problem.friction, dtype))
-    t1 = {"springs": 10.0}.get(name, 2.0)
-    s = ji.solve(
-        problem, jnp.asarray(q0, dtype), jnp.zeros(len(q0), dtype), t1=t1, h=h, scheme=ji.MoreauJean(), save="final"
-    )
+    own = {name: getattr(problem, name) for name in ("mass", "friction")}
+    problem = problem.replace(**{name: jnp.asarray(x, dtype) for name, x in own.items() if x is not None})
+    start, t1 = (jnp.asarray(q0, dtype), jnp.zeros(len(q0), dtype)), 10.0 if name == "springs" else 2.0
+    s = ji.solve(problem, *start, t1=t1, h=h, scheme=ji.MoreauJean(), save="final")
     assert not s.failed, s.describe_status()
     assert np.max(np.abs(np.asarray(s.q[-1]) - np.asarray(q0))) < 2e4 * float(jnp.finfo(dtype).eps)
-
-
-@pytest.mark.parametrize("name", [x if x in FEW else slow(x) for x in RESTING])
-def test_what_rests_stays_and_has_not_failed(name):
-    check_rest(name, 1e-3, jnp.float64)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["four feet", *(slow(x) for x in RESTING if x not in ("four feet", "springs"))])
-def test_what_rests_stays_in_single_precision(name):
-    check_rest(name, 1e-2, jnp.float32)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("h", [1e-2, 3e-3, 1e-4])
-@pytest.mark.parametrize("name", RESTING)
-def test_what_rests_stays_for_every_step(name, h):
-    check_rest(name, h, jnp.float64)
 
 
 def test_a_body_on_a_shaken_table_does_not_fail_where_the_table_turns_round():
@@ -199,14 +181,9 @@ def test_a_light_wheel_without_a_rim_turns_about_its_spoke():
     slope = 0.1
     problem = problem.replace(force=lambda t, q, v, args: G * jnp.array([np.sin(slope), -np.cos(slope), 0.0]))
     phi, w = -0.3, 2.0  # leans back, turns forwards
-    q0, v0 = [np.sin(-phi) * -1, np.cos(phi), -phi], [w * np.cos(phi), -w * np.sin(phi), -w]
-    f = lambda y: np.array([y[1], G * np.sin(y[0] + slope) / (1 + 1e-4)])
-    y, dt = np.array([phi, w]), 1e-4
-    for _ in range(3000):
-        a = f(y)
-        b = f(y + dt / 2 * a)
-        c = f(y + dt / 2 * b)
-        y = y + dt / 6 * (a + 2 * b + 2 * c + f(y + dt * c))
+    q0, v0 = [np.sin(phi), np.cos(phi), -phi], [w * np.cos(phi), -w * np.sin(phi), -w]
+    rate = lambda t, y: [y[1], G * np.sin(y[0] + slope) / (1 + 1e-4)]
+    y = solve_ivp(rate, (0, 0.3), [phi, w], rtol=1e-11, atol=1e-12).y[:, -1]
     errors = []
     for h in (1e-3, 5e-4, 2.5e-4):
         s = ji.solve(problem, q0, v0, t1=0.3, h=h, scheme=ji.MoreauJean(), save="final")
@@ -225,17 +202,11 @@ def test_without_friction_rounding_is_no_slip():
         lambda t, q, v, args: -3 * (1 + args["pull"] * jnp.sin(2.3 * t) ** 2) * normal(args),
         lambda t, q, args: (normal(args) @ q)[None],
     )
-    rough = smooth.replace(
-        slip=lambda t, q, v, args: (normal(args)[0] * v[1] - normal(args)[1] * v[0])[None], friction=0.0
-    )
+    across = lambda args: normal(args)[::-1] * np.array([-1, 1])
+    rough = smooth.replace(slip=lambda t, q, v, args: (across(args) @ v)[None], friction=0.0)
     args = {"angle": angles, "pull": pulls}
-    found, right = (
-        ji.sensitivities(
-            p, q0=np.zeros((16, 2)), v0=np.zeros((16, 2)), args=args, args_axes=0, t1=1.0, steps=100,
-            scheme=ji.EventCorrected(), wrt="v0", progress=False
-        )
-        for p in (rough, smooth)
-    )  # fmt: skip
+    call = {"args": args, "args_axes": 0, "t1": 1.0, "steps": 100, "scheme": ji.EventCorrected(), "wrt": "v0"}
+    found, right = (ji.sensitivities(p, np.zeros((16, 2)), np.zeros((16, 2)), **call) for p in (rough, smooth))
     np.testing.assert_array_equal(found.status, right.status)
     assert np.all(found.trusted)
     by = lambda s: np.array([s.jacobian[x]["v0"] for x in ("q", "v")])
@@ -262,10 +233,8 @@ def test_points_in_rough_wedges_rest_under_loads_that_shift_by_events():
     """The forces of both walls are not unique, and those that are followed leave a cone in turn: a contact that breaks
     away while the other holds slips by rounding alone, which no trial has to stop."""
     data = batch([random_bodies.draw("wedge", seed) for seed in (4, 24, 31, 32, 35, 54, 58, 63)])
-    found = ji.ensemble(
-        random_bodies.problem("wedge"), **data | {"e": 0.0, "t1": 0.2}, steps=20, scheme=ji.EventCorrected(trials=200),
-        save="final",
-    )  # fmt: skip
+    data |= {"e": 0.0, "t1": 0.2, "steps": 20, "scheme": ji.EventCorrected(trials=200), "save": "final"}
+    found = ji.ensemble(random_bodies.problem("wedge"), **data)
     assert not np.any(found.status & int(ji.Status.TRIALS_EXHAUSTED))
     # forces of order 10 over .2 s
     assert np.max(np.abs(np.concatenate([found.q[:, -1], found.v[:, -1]], axis=1))) < 1e-12
