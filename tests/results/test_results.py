@@ -30,18 +30,18 @@ def values(t, q, v, args):
     return {"height": q[0], "pair": (v, [t, q > 0.1])}
 
 
+def moved(dtype=np.float64, **options):
+    """A motion of the ball."""
+    return ji.solve(BALL.problem, dtype(CASE.q0), dtype(CASE.v0), **OPTIONS | options)
+
+
 @pytest.fixture(scope="module")
 def results():
     found = samples()
     found |= undrawn(found)
-    found["valued"] = ji.ensemble(
-        BALL.problem,
-        np.array(CASE.q0) + np.linspace(0, 0.1, 5)[:, None],
-        np.zeros((5, 1)),
-        h=CASE.t1 / 100,
-        save=ji.Save(every=20, function=values),
-        **OPTIONS,
-    )
+    starts = np.array(CASE.q0) + np.linspace(0, 0.1, 5)[:, None]
+    options = OPTIONS | {"h": CASE.t1 / 100, "save": ji.Save(every=20, function=values)}
+    found["valued"] = ji.ensemble(BALL.problem, starts, np.zeros((5, 1)), **options)
     return found
 
 
@@ -129,13 +129,13 @@ def test_what_is_no_lane_is_refused(results):
         with pytest.raises(TypeError, match="one motion and has no lane axis"):
             use()
     assert one
-    for which in (5, -6, [0, 7]):
-        with pytest.raises(IndexError, match=r"there are lanes 0 \.\.\. 4"):
+    for which, error, words in (
+        *((x, IndexError, r"there are lanes 0 \.\.\. 4") for x in (5, -6, [0, 7])),
+        (np.ones(4, bool), IndexError, r"mask must have shape \(5,\)"),
+        (1.5, TypeError, "number of a lane"),
+    ):
+        with pytest.raises(error, match=words):
             batch[which]
-    with pytest.raises(IndexError, match=r"mask must have shape \(5,\)"):
-        batch[np.ones(4, bool)]
-    with pytest.raises(TypeError, match="number of a lane"):
-        batch[1.5]
 
 
 # between rows
@@ -145,10 +145,10 @@ def test_what_is_no_lane_is_refused(results):
 def test_between_rows_as_saved_there(scheme):
     """Exactly what `solve` keeps at those times, up to rounding: positions affine, impulses spread, t0,
     t1 and steps included."""
-    options = {"h": CASE.t1 / 100.3, "scheme": scheme, **OPTIONS}
-    motion = ji.solve(BALL.problem, CASE.q0, CASE.v0, **options)
+    options = {"h": CASE.t1 / 100.3, "scheme": scheme}
+    motion = moved(**options)
     times = np.sort([*TIMES, float(motion.t[7]), float(motion.t[-2])])
-    found, saved = motion.at(times), ji.solve(BALL.problem, CASE.q0, CASE.v0, save=times, **options)
+    found, saved = motion.at(times), moved(save=times, **options)
     for name in ("t", "q", "v", "z", "impulse"):
         # steps times rounding of the largest value
         np.testing.assert_allclose(getattr(found, name), getattr(saved, name), rtol=0, atol=100 * 1e-15 * 30)
@@ -159,9 +159,7 @@ def test_between_rows_of_located_impacts():
     """Of second order at least, and not behind the impact where the time is before it."""
     errors, times = [], TIMES[TIMES <= 3.0]  # where flights are long against the longest h
     for steps in (40, 80, 160):
-        motion = ji.solve(
-            BALL.problem, CASE.q0, CASE.v0, steps=steps, scheme=ji.EventCorrected(), **OPTIONS | {"t1": 3.0}
-        )
+        motion = moved(steps=steps, scheme=ji.EventCorrected(), t1=3.0)
         q, v = CASE.exact(times)
         found = motion.at(times)
         errors.append(max(np.max(np.abs(found.q - q)), np.max(np.abs(found.v - v))))
@@ -181,19 +179,18 @@ def test_between_rows_of_a_batch_and_in_float32(results):
     found = batch.at(t)
     assert found.q.shape == (5, 1, 1)
     same(found[2], batch[2].at(t))
-    single = ji.solve(BALL.problem, np.float32(CASE.q0), np.float32(CASE.v0), steps=20, **OPTIONS)
+    single = moved(np.float32, steps=20)
     assert single.at(0.1).q.dtype == np.float32 and single.at(0.1).q.shape == (1, 1)
 
 
 def test_between_rows_what_cannot_be_is_refused(results):
     motion = results["motion"]
-    for t in (-0.1, CASE.t1 + 0.1, [0.1, 99.0]):
-        with pytest.raises(ValueError, match=r"outside the motion, \[t0, t1\] = \[0, "):
+    outside, no_number = r"outside the motion, \[t0, t1\] = \[0, ", "t must be one finite number"
+    given = [(-0.1, outside), (CASE.t1 + 0.1, outside), ([0.1, 99.0], outside)]
+    for t, words in (*given, (np.nan, no_number), (np.ones((2, 2)), no_number)):
+        with pytest.raises(ValueError, match=words):
             motion.at(t)
-    for t in (np.nan, np.ones((2, 2))):
-        with pytest.raises(ValueError, match="t must be one finite number"):
-            motion.at(t)
-    coarse = ji.solve(BALL.problem, CASE.q0, CASE.v0, steps=503, save=10, **OPTIONS)
+    coarse = moved(steps=503, save=10)
     for rows in (coarse, motion.at(TIMES), results["valued"]):
         with pytest.raises(ValueError, match=r"needs every step.*save='all' \(ensemble: save=1\)"):
             rows.at(0.1)
@@ -227,20 +224,16 @@ def test_results_as_tables(results):
     motion, batch = results["motion"].to_pandas(), results["batch"].to_pandas()
     assert list(motion.columns[:4]) == ["q[0]", "v[0]", "z[0]", "impulse[0]"] and motion.index.name == "t"
     assert batch.loc[3, "q[0]"].iloc[7] == results["batch"].q[3, 7, 0] and batch.index.names == ["lane", "t"]
-    assert list(results["valued"].to_pandas().columns) == [
-        "values_height",
-        "values_pair_0[0]",
-        "values_pair_1_0",
-        "values_pair_1_1[0]",
-    ]
-    for name, rows in {
+    names = ["values_height", "values_pair_0[0]", "values_pair_1_0", "values_pair_1_1[0]"]
+    assert list(results["valued"].to_pandas().columns) == names
+    rows = {
         "impacts": len(results["impacts"]), "balance": len(results["balance"].t), "convergence": 2, "section": 14,
-        "bifurcation": 14,
-        "statistics": 102, "map": 9, "basins": 9, "branch": 3, "curve": 3, "orbit": 1, "exponents": 2, "hypotheses": 0,
-        "impact section": None,
-    }.items():  # fmt: skip
+        "bifurcation": 14, "statistics": 102, "map": 9, "basins": 9, "branch": 3, "curve": 3, "orbit": 1,
+        "exponents": 2, "hypotheses": 0, "impact section": len(results["impact section"].impacts),
+    }  # fmt: skip
+    for name, count in rows.items():
         table = results[name].to_pandas()
-        assert len(table) == (len(results[name].impacts) if rows is None else rows) and table.shape[1] >= 2, name
+        assert len(table) == count and table.shape[1] >= 2, name
     np.testing.assert_array_equal(results["map"].to_pandas()["w"], np.tile(results["map"].x, 3))
     with pytest.raises(TypeError, match="a BranchEvent is no table"):
         results["event"].to_pandas()
@@ -262,25 +255,16 @@ SUFFIXES = [".npz", ".nc", ".zarr"]
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_files_keep_everything(suffix, results, tmp_path):
     path = tmp_path / f"motion{suffix}"
-    single = ji.solve(BALL.problem, np.float32(CASE.q0), np.float32(CASE.v0), steps=20, **OPTIONS)
+    single = moved(np.float32, steps=20)
     unconstrained = ji.solve(ji.Problem(lambda t, q, v, args: -q), [1.0], [0.0], t1=1.0, h=0.1)
     ragged = dataclasses.replace(results["batch"], t=results["batch"].t + np.arange(5.0)[:, None])
     by_hand = dataclasses.replace(results["motion"], timing=None)
     # until an event, with impacts and releases of their own
     kinds = ji.Events(impacts=6, kinds=("impact", "release"))
-    located = OPTIONS | {"scheme": ji.EventDriven(), "save": kinds, "until": ji.Until.impact(0, 3)}
-    stopped = ji.solve(BALL.problem, CASE.q0, CASE.v0, **located)
+    stopped = moved(scheme=ji.EventDriven(), save=kinds, until=ji.Until.impact(0, 3))
     assert stopped.stopped and stopped.events.count == 2  # it ends before the third
-    for solution in (
-        results["motion"],
-        results["valued"],
-        results["valued"][1],
-        single,
-        unconstrained,
-        ragged,
-        by_hand,
-        stopped,
-    ):
+    kept = [results["motion"], results["valued"], results["valued"][1]]
+    for solution in (*kept, single, unconstrained, ragged, by_hand, stopped):
         assert solution.save(path) == path
         found = ji.load(path)
         same(found, solution)
@@ -296,7 +280,7 @@ def test_files_keep_everything(suffix, results, tmp_path):
 )
 def test_files_of_earlier_versions_name_their_scheme_alone(scheme, tmp_path):
     """Their timing has three entries; whether the scheme locates impacts follows from its name."""
-    motion = ji.solve(BALL.problem, CASE.q0, CASE.v0, steps=20, **OPTIONS | {"scheme": scheme})
+    motion = moved(steps=20, scheme=scheme)
     path = motion.save(tmp_path / "motion.npz")
     with np.load(path) as file:
         arrays = dict(file)
@@ -372,24 +356,22 @@ def test_strange_files_are_refused_and_nothing_is_unpickled(results, tmp_path):
     refused("holds q, but no text")
     np.savez(path, jaximpact=np.array(Trap(), object))
     refused("allow_pickle")
-    path.write_bytes(pickle.dumps({"q": 1}))
-    refused("")
     buffer = io.BytesIO()
     np.save(buffer, np.ones(3))
-    path.write_bytes(buffer.getvalue())
-    refused("")
+    for content in (pickle.dumps({"q": 1}), buffer.getvalue()):
+        path.write_bytes(content)
+        refused("")
     # texts of every wrong form
     results["motion"].save(path)
     with np.load(path) as file:
         arrays = dict(file)
     good = json.loads(str(arrays["jaximpact"]))
-    for name, value in {
+    wrong = {
         "format": 99, "timing": [1], "values": {"exec": ["q"]}, "arrays": {"q": [[3], "object"]}, "digest": "0",
         "every_step": "yes", "provenance": [],
-    }.items():  # fmt: skip
-        np.savez(path, **{**arrays, "jaximpact": np.array(json.dumps({**good, name: value}))})
-        refused("")
-    for text in ("[]", "null", "1", "{", "[" * 5000):
+    }  # fmt: skip
+    texts = [json.dumps({**good, name: value}) for name, value in wrong.items()]
+    for text in (*texts, "[]", "null", "1", "{", "[" * 5000):
         np.savez(path, **{**arrays, "jaximpact": np.array(text)})
         refused("")
     with pytest.raises(FileNotFoundError, match=r"nothing\.npz"):
@@ -446,13 +428,14 @@ def test_moving_pictures_refuse(results, tmp_path, monkeypatch):
     ):
         with pytest.raises(TypeError if match is None else ValueError, match=match):
             motion.animate(**options)
-    with pytest.raises(ValueError, match=r"take a lane, solution\[0\]\.animate"):
-        results["batch"].animate(draw=draw)
-    with pytest.raises(ValueError, match=r"must end in \.gif or \.mp4"):
-        motion.animate(tmp_path / "motion.avi", draw=draw)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ImportError, match=r"motion\.mp4 needs ffmpeg: install ffmpeg"):
-        motion.animate(tmp_path / "motion.mp4", draw=draw)
+    for of, path, error, match in (
+        ("batch", None, ValueError, r"take a lane, solution\[0\]\.animate"),
+        ("motion", tmp_path / "motion.avi", ValueError, r"must end in \.gif or \.mp4"),
+        ("motion", tmp_path / "motion.mp4", ImportError, r"motion\.mp4 needs ffmpeg: install ffmpeg"),
+    ):
+        with pytest.raises(error, match=match):
+            results[of].animate(path, draw=draw)
 
 
 # the entry points
