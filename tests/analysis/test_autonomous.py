@@ -17,17 +17,13 @@ from scipy.linalg import expm
 from scipy.optimize import brentq, minimize_scalar
 
 import jaximpact as ji
-from jaximpact.analysis import (
-    bifurcation,
-    continue_orbit,
-    crossings,
-    period_of,
-    periodic_orbit,
-    poincare_section,
-)
+from jaximpact.analysis import bifurcation, continue_orbit, crossings, period_of, periodic_orbit, poincare_section
+from support.breadth import slow
 
 Z = 0.1
 WALL = -1.0
+ONE = {"z": Z}
+TWO = ONE | {"damping": 0.02, "stiffness": 2.25, "coupling": 0.8}
 
 
 def wall(t, q, args):
@@ -39,10 +35,8 @@ def push(t, q, v, args):
 
 
 def coupled_push(t, q, v, args):
-    spring = args["coupling"] * (q[1] - q[0])
-    return jnp.stack(
-        [2 * args["z"] * v[0] - q[0] + spring, -2 * args["damping"] * v[1] - args["stiffness"] * q[1] - spring]
-    )
+    spring = args["coupling"] * (q[1] - q[0]) * np.array([1, -1])
+    return spring - jnp.stack([q[0] - 2 * args["z"] * v[0], 2 * args["damping"] * v[1] + args["stiffness"] * q[1]])
 
 
 CLOCK, COUPLED = ji.Problem(push, wall), ji.Problem(coupled_push, wall)
@@ -94,22 +88,27 @@ def turn(motion, period):
     return brentq(lambda t: motion(t)[u], 0.2 * period, 0.8 * period, xtol=1e-14)
 
 
+def at_top(period, args=ONE):
+    """Restitution, the state where it turns, as position and velocity, and when that is, of the orbit of a period."""
+    e, _, motion = exact(period, args)
+    later = turn(motion, period)
+    return e, np.split(motion(later), 2), later
+
+
+def period_at(e, args=ONE, bounds=(3.5, 5.2)):
+    """The period that belongs to a restitution."""
+    return brentq(lambda period: exact(period, args)[0] - e, *bounds)
+
+
 def sorted_moduli(multipliers):
     return np.sort(np.abs(multipliers))
 
 
-@pytest.mark.parametrize(
-    "args",
-    [
-        pytest.param({"z": Z}, id="one"),
-        pytest.param({"z": Z, "damping": 0.02, "stiffness": 2.25, "coupling": 0.8}, id="two", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("args", [ONE, slow(TWO)], ids=["one", "two"])
 def test_an_orbit_its_period_and_its_multipliers(args):
     """From a guess 3 % off, half way between impacts: state, period and multipliers of second order,
     and extrapolated."""
-    problem = CLOCK if "coupling" not in args else COUPLED
-    period = 4.4
+    problem, period = CLOCK if args is ONE else COUPLED, 4.4
     e, mu, motion = exact(period, args)
     state = motion(period / 2)
     d = len(state) // 2
@@ -134,22 +133,18 @@ def test_an_orbit_its_period_and_its_multipliers(args):
 def test_a_batch_holds_unstable_orbits_and_says_where_there_is_none():
     """Over the restitution on both sides of a Neimark-Sacker point; the last lane starts at rest,
     where every period closes."""
-    args = {"z": Z, "damping": 0.02, "stiffness": 2.25, "coupling": 0.8}
     periods = np.array([4.0, 4.1, 4.4, 4.4])
-    known = [exact(period, args) for period in periods]
-    turns = [turn(motion, period) for (_, _, motion), period in zip(known, periods, strict=True)]
-    states = np.array([motion(t) for (_, _, motion), t in zip(known, turns, strict=True)])
-    states[-1] = 0
-    es = np.array([e for e, _, _ in known])
-    found = periodic_orbit(
-        COUPLED, states[:, :2], states[:, 2:], period=periods, steps=400, surface=top, args=args, e=es
-    )
+    es, states, _ = zip(*(at_top(period, TWO) for period in periods), strict=True)
+    q, v = np.moveaxis(states, 1, 0) * np.array([1, 1, 1, 0])[:, None]
+    found = periodic_orbit(COUPLED, q, v, period=periods, steps=400, surface=top, args=TWO, e=np.array(es))
     assert found.converged.tolist() == [True, True, True, False]
     assert found.stable.tolist() == [False, False, True, False]
     # second order at h = 0.01
     np.testing.assert_allclose(found.period[:3], periods[:3], rtol=0, atol=2e-4)
     for i in range(3):
-        np.testing.assert_allclose(sorted_moduli(found.multipliers[i]), sorted_moduli(known[i][1]), rtol=0, atol=1e-3)
+        np.testing.assert_allclose(
+            sorted_moduli(found.multipliers[i]), sorted_moduli(exact(periods[i], TWO)[1]), rtol=0, atol=1e-3
+        )
     assert np.isnan(found.multipliers[3]).all()
     with pytest.raises(RuntimeError, match="no states of rest"):
         found.raise_if_failed()
@@ -157,9 +152,8 @@ def test_a_batch_holds_unstable_orbits_and_says_where_there_is_none():
 
 @pytest.mark.slow
 def test_two_passages_square_the_multiplier():
-    e, _, motion = exact(4.5, {"z": Z})
-    q = motion(turn(motion, 4.5))[:1]
-    options = {"period": 4.5, "steps": 80, "surface": top, "args": {"z": Z}, "e": e}
+    e, (q, _), _ = at_top(4.5)
+    options = {"period": 4.5, "steps": 80, "surface": top, "args": ONE, "e": e}
     once, twice = (periodic_orbit(CLOCK, q, [0.0], cycles=cycles, **options) for cycles in (1, 2))
     # the same discrete motion, twice
     assert np.isclose(twice.period, 2 * once.period, rtol=1e-9)
@@ -170,25 +164,13 @@ def test_two_passages_square_the_multiplier():
 @pytest.mark.slow
 def test_a_branch_over_the_restitution():
     """Period and multiplier of every point from the closed form of its restitution, solved for the period."""
-    e, _, motion = exact(4.5, {"z": Z})
-    state = motion(turn(motion, 4.5))
-    branch = continue_orbit(
-        CLOCK,
-        state[:1],
-        state[1:],
-        period=4.5,
-        steps=100,
-        surface=top,
-        args={"z": Z},
-        e=e,
-        parameter="e",
-        bounds=(0.2, 0.6),
-        step=0.1,
-    )
+    e, start, _ = at_top(4.5)
+    options = {"period": 4.5, "steps": 100, "surface": top, "args": ONE, "e": e, "step": 0.1}
+    branch = continue_orbit(CLOCK, *start, parameter="e", bounds=(0.2, 0.6), **options)
     assert branch.ended == "bounds" and branch.parameter[-1] == pytest.approx(0.6, abs=1e-9)
     assert branch.multipliers.shape == (len(branch.parameter), 1) and branch.stable.all() and not branch.events
     for value, period, mu in zip(branch.parameter[::3], branch.period[::3], branch.multipliers[::3, 0], strict=True):
-        known = brentq(lambda period, value=value: exact(period, {"z": Z})[0] - value, 3.5, 5.0)
+        known = period_at(value)
         # second order, h = 0.045; what the period owes to it measured as 0.2 h^2
         assert np.isclose(period, known, rtol=0, atol=0.5 * 0.045**2)
         assert np.isclose(mu, value**2 * np.exp(2 * Z * known), rtol=0, atol=0.5 * 0.045**2)
@@ -200,25 +182,12 @@ def scaled(t, q, v, args):
 
 @pytest.mark.slow
 def test_a_branch_over_a_parameter_on_which_the_surface_depends():
-    e, _, motion = exact(4.2, {"z": Z})
-    state = motion(turn(motion, 4.2))
-    branch = continue_orbit(
-        CLOCK,
-        state[:1],
-        state[1:],
-        period=4.2,
-        steps=100,
-        surface=scaled,
-        args={"z": Z},
-        e=e,
-        parameter="z",
-        bounds=(0.05, 0.15),
-        step=0.1,
-    )
+    e, start, _ = at_top(4.2)
+    options = {"period": 4.2, "steps": 100, "surface": scaled, "args": ONE, "e": e, "step": 0.1}
+    branch = continue_orbit(CLOCK, *start, parameter="z", bounds=(0.05, 0.15), **options)
     assert branch.ended == "bounds"
     for z, period, q, v in zip(branch.parameter, branch.period, branch.q, branch.v, strict=True):
-        known = brentq(lambda period, z=z: exact(period, {"z": z})[0] - e, 3.5, 5.0)
-        assert np.isclose(period, known, rtol=0, atol=0.5 * 0.045**2)
+        assert np.isclose(period, period_at(e, {"z": z}, (3.5, 5.0)), rtol=0, atol=0.5 * 0.045**2)
         assert abs(v[0] - z * (q[0] - 1.5)) < 1e-9
 
 
@@ -226,23 +195,19 @@ def test_a_branch_over_a_parameter_on_which_the_surface_depends():
 def test_neimark_sacker_and_fold_of_two_coupled_oscillators():
     """Where the closed form has a pair on the unit circle; where its restitution, a function of the period,
     has a minimum."""
-    args = {"z": Z, "damping": 0.02, "stiffness": 2.25, "coupling": 0.8}
-    _, _, motion = exact(4.4, args)
-    e, state = exact(4.4, args)[0], motion(turn(motion, 4.4))
+    e, start, _ = at_top(4.4, TWO)
     options = {"steps": 200, "surface": top, "parameter": "e", "step": 0.1}
-    branch = continue_orbit(COUPLED, state[:2], state[2:], period=4.4, args=args, e=e, bounds=(0.3, 0.7), **options)
+    branch = continue_orbit(COUPLED, *start, period=4.4, args=TWO, e=e, bounds=(0.3, 0.7), **options)
     (event,) = branch.events
-    at = brentq(lambda period: np.max(np.abs(exact(period, args)[1])) - 1, 4.1, 4.3)
+    at = brentq(lambda period: np.max(np.abs(exact(period, TWO)[1])) - 1, 4.1, 4.3)
     assert event.kind == "Neimark-Sacker"
     # second order, h = 0.02
-    assert np.isclose(event.parameter, exact(at, args)[0], rtol=0, atol=1e-3)
+    assert np.isclose(event.parameter, exact(at, TWO)[0], rtol=0, atol=1e-3)
 
-    args |= {"damping": 0.05, "stiffness": 2.89, "coupling": 0.3}
-    e, _, motion = exact(3.1, args)
-    state = motion(turn(motion, 3.1))
-    branch = continue_orbit(
-        COUPLED, state[:2], state[2:], period=3.1, args=args, e=e, bounds=(0.6, 0.72), direction=-1, **options
-    )
+    args = ONE | {"damping": 0.05, "stiffness": 2.89, "coupling": 0.3}
+    e, start, _ = at_top(3.1, args)
+    options |= {"period": 3.1, "args": args, "e": e, "direction": -1}
+    branch = continue_orbit(COUPLED, *start, bounds=(0.6, 0.72), **options)
     least = minimize_scalar(lambda period: exact(period, args)[0], bounds=(3.1, 3.4), method="bounded").fun
     folds = [event for event in branch.events if event.kind == "fold"]
     assert len(folds) == 1 and np.isclose(folds[0].parameter, least, rtol=0, atol=1e-3)
@@ -253,10 +218,7 @@ def test_neimark_sacker_and_fold_of_two_coupled_oscillators():
 def test_crossings_are_located_to_the_order_of_the_scheme():
     """The first passage, behind an impact, of surfaces of position, of velocity and of time;
     and none where the velocity jumps."""
-    e, _, motion = exact(4.5, {"z": Z})
-    later = turn(motion, 4.5)
-    state = motion(later)
-    args = {"z": Z}
+    (e, start, later), motion, args = at_top(4.5), exact(4.5, ONE)[2], ONE
     surfaces = {
         "turn": (top, -1, 4.5),
         "place": (lambda t, q, v, args: q[0], 1, None),
@@ -272,7 +234,7 @@ def test_crossings_are_located_to_the_order_of_the_scheme():
         for scheme, order, finest in ((ji.EventCorrected(), 2, 400), (ji.MoreauJean(), 1, 3200)):
             errors = []
             for steps in (finest // 8, finest):
-                solved = ji.solve(CLOCK, state[:1], state[1:], t1=5.5, h=4.5 / steps, args=args, e=e, scheme=scheme)
+                solved = ji.solve(CLOCK, *start, t1=5.5, h=4.5 / steps, args=args, e=e, scheme=scheme)
                 found = crossings(solved, surface, direction=direction, args=args)
                 errors.append(np.min(np.abs(found.t - known)))
                 assert set(found.direction) == {direction}
@@ -286,31 +248,18 @@ def test_crossings_are_located_to_the_order_of_the_scheme():
 def test_a_section_of_many_motions():
     """All starts come to the one limit cycle; its state on the surface, and the time between two passages,
     to second order."""
-    e, _, motion = exact(4.5, {"z": Z})
-    q = motion(turn(motion, 4.5))[0]
+    e, (q, _), _ = at_top(4.5)
     starts = np.linspace(0.4, 4.0, 5)[:, None]
-    found = poincare_section(
-        CLOCK,
-        starts,
-        0 * starts,
-        surface=top,
-        direction=-1,
-        period=4.2,
-        steps=100,
-        cycles=6,
-        skip=34,
-        args={"z": Z},
-        e=e,
-    )
+    of, numbers = (CLOCK, starts, 0 * starts), {"args": ONE, "e": e}
+    times = {"period": 4.2, "steps": 100, "cycles": 6, "skip": 34}
+    found = poincare_section(*of, surface=top, direction=-1, **times, **numbers)
     assert not found.failed.any() and period_of(found).tolist() == [1] * 5
     h = 4.2 / 100
-    np.testing.assert_allclose(found.q[..., 0], q, rtol=0, atol=0.5 * h**2)
+    np.testing.assert_allclose(found.q[..., 0], q[0], rtol=0, atol=0.5 * h**2)
     np.testing.assert_allclose(np.diff(found.t, axis=1), 4.5, rtol=0, atol=0.5 * h**2)
     # the same passages as those of one long motion
-    whole = ji.ensemble(
-        CLOCK, starts, 0 * starts, t1=185.0, h=h, args={"z": Z}, e=e, scheme=ji.EventCorrected(), save=1
-    )
-    all_of_them = crossings(whole, top, direction=-1, args={"z": Z})
+    whole = ji.ensemble(*of, t1=185.0, h=h, scheme=ji.EventCorrected(), save=1, **numbers)
+    all_of_them = crossings(whole, top, direction=-1, args=ONE)
     for lane in range(5):
         # 32 periods of 4.2 s were run at once, and then others: passages 34 to 39
         np.testing.assert_allclose(all_of_them.of(lane).t[34:40], found.t[lane], rtol=0, atol=1e-9)
@@ -327,21 +276,9 @@ def test_a_ball_that_comes_to_rest_passes_no_more():
 def test_a_diagram_on_a_surface():
     """Over the restitution, and swept: the position at the top from the closed form at each value."""
     values = np.array([0.3, 0.4, 0.5])
-    options = {
-        "parameter": "e",
-        "values": values,
-        "period": 4.5,
-        "steps": 80,
-        "cycles": 6,
-        "skip": 30,
-        "args": {"z": Z},
-    }
+    options = {"parameter": "e", "values": values, "period": 4.5, "steps": 80, "cycles": 6, "skip": 30, "args": ONE}
     options |= {"surface": top, "direction": -1}
-    known = []
-    for value in values:
-        period = brentq(lambda period, value=value: exact(period, {"z": Z})[0] - value, 3.5, 5.2)
-        motion = exact(period, {"z": Z})[2]
-        known.append(motion(turn(motion, period))[0])
+    known = [at_top(period_at(value))[1][0] for value in values]
     for sweep in (None, "up"):
         found = bifurcation(CLOCK, [1.5], [0.0], sweep=sweep, **options)
         assert (found.periods() == 1).all()
@@ -368,7 +305,7 @@ def test_what_is_no_section_is_named(change, error, message):
         "period": 4.5,
         "steps": 20,
         "surface": top,
-        "args": {"z": Z},
+        "args": ONE,
         "e": 0.4,
     }
     with pytest.raises(error, match=message):
@@ -377,29 +314,27 @@ def test_what_is_no_section_is_named(change, error, message):
 
 def test_rows_are_checked():
     with pytest.raises(ValueError, match="every step of a motion"):
-        crossings(ji.solve(CLOCK, [1.0], [0.0], t1=1.0, h=0.1, args={"z": Z}, save="final"), top)
+        crossings(ji.solve(CLOCK, [1.0], [0.0], t1=1.0, h=0.1, args=ONE, save="final"), top)
+    options = {"parameter": "e", "values": [0.4], "period": 4.5, "steps": 20, "cycles": 2, "args": ONE}
     with pytest.raises(ValueError, match="give surface"):
-        bifurcation(
-            CLOCK, [1.5], [0.0], parameter="e", values=[0.4], period=4.5, steps=20, cycles=2, direction=1, args={"z": Z}
-        )
+        bifurcation(CLOCK, [1.5], [0.0], direction=1, **options)
 
 
 def test_a_force_of_no_amplitude_is_none():
     """A force that depends on time as it is written, and not in its numbers."""
     problem = ji.Problem(lambda t, q, v, args: push(t, q, v, args) + args["drive"] * jnp.cos(t), wall)
-    e, _, motion = exact(4.5, {"z": Z})
-    state = motion(turn(motion, 4.5))
+    e, start, _ = at_top(4.5)
     options = {"period": 4.5, "steps": 50, "surface": top, "e": e}
-    assert periodic_orbit(problem, state[:1], state[1:], args={"z": Z, "drive": 0.0}, **options).converged
+    assert periodic_orbit(problem, *start, args=ONE | {"drive": 0.0}, **options).converged
     with pytest.raises(ValueError, match="depend on t"):
-        periodic_orbit(problem, state[:1], state[1:], args={"z": Z, "drive": 0.1}, **options)
+        periodic_orbit(problem, *start, args=ONE | {"drive": 0.1}, **options)
 
 
 @pytest.mark.slow
 def test_an_orbit_in_float32_is_that_of_the_closed_form():
-    e, _, motion = exact(4.5, {"z": Z})
-    q = motion(turn(motion, 4.5))[:1].astype(np.float32)
-    found = periodic_orbit(CLOCK, q, np.zeros(1, np.float32), period=4.5, steps=200, surface=top, args={"z": Z}, e=e)
+    e, (q, _), _ = at_top(4.5)
+    start = q.astype(np.float32), np.zeros(1, np.float32)
+    found = periodic_orbit(CLOCK, *start, period=4.5, steps=200, surface=top, args=ONE, e=e)
     assert found.converged and found.q.dtype == np.float32
     # second order, h = 0.02, and rounding of 200 steps
     assert np.isclose(found.period, 4.5, rtol=0, atol=1e-3)
