@@ -22,37 +22,41 @@ def free_top(t, first, last):
     twice, square = a * first**2 + c * last**2, (a * first) ** 2 + (c * last) ** 2
     k = (b - a) * (twice * c - square) / ((c - b) * (square - twice * a))
     sn, cn, dn, _ = ellipj(t * np.sqrt((c - b) * (square - twice * a) / (a * b * c)), k)
-    sizes = [
-        (twice * c - square) / (a * (c - a)),
-        (twice * c - square) / (b * (c - b)),
-        (square - twice * a) / (c * (c - a)),
-    ]
+    sizes = np.array([twice * c - square, twice * c - square, square - twice * a]) / (a, b, c) / (c - a, c - b, c - a)
     return np.sqrt(sizes) * np.stack([cn, sn, dn], axis=-1)
 
 
-def check_free_top(t1, rtol, tolerance):
-    first, last = 2.0, 1.6  # near the axis that is unstable: turns of it are slow
-    q0, v0 = TOP.start(top=(0.1, 0.2, 0.3, first, 0.0, last))
-    motion = ji.solve(TOP.problem(), q0, v0, t1=t1, scheme=ji.EventDriven(rtol=rtol, atol=rtol), steps=20)
+def check_kept(motion, tolerance, **others):
+    """Energy, angular momentum and the length of the quaternion of the free top; its angular velocities in its own
+    axes (k, 3)."""
     turns = np.array([TOP.rotation(q, "top") for q in motion.q])
     spins = np.array([TOP.twist(q, v, "top")[3:] for q, v in zip(motion.q, motion.v, strict=True)])
     inside = np.einsum("kji,kj->ki", turns, spins)
-    assert motion.status == 0
-    np.testing.assert_allclose(inside, free_top(np.asarray(motion.t), first, last), atol=tolerance)
     momentum = np.einsum("kij,j,kj->ki", turns, MOMENTS, inside)
-    np.testing.assert_allclose(momentum, np.tile(momentum[0], (21, 1)), atol=tolerance)
+    assert motion.status == 0
+    np.testing.assert_allclose(momentum - momentum[0], 0, atol=others.get("momentum", tolerance))
     np.testing.assert_allclose(np.linalg.norm(motion.q[:, 3:], axis=1), 1, atol=tolerance)
     np.testing.assert_allclose(motion.energy, motion.energy[0], rtol=tolerance)
+    return inside
+
+
+@pytest.mark.parametrize(
+    ("t1", "rtol", "tolerance"),
+    # a tolerance a substep, of some twenty; errors grow at the unstable axis, here by some 50
+    [(2.0, 1e-9, 1e-8), slow(20.0, 1e-11, 2e-9)],
+)
+def test_a_free_top_turns_by_elliptic_functions(t1, rtol, tolerance):
+    first, last = 2.0, 1.6  # near the axis that is unstable: turns of it are slow
+    q0, v0 = TOP.start(top=(0.1, 0.2, 0.3, first, 0.0, last))
+    motion = ji.solve(TOP.problem(), q0, v0, t1=t1, scheme=ji.EventDriven(rtol=rtol, atol=rtol), steps=20)
+    inside = check_kept(motion, tolerance)
+    np.testing.assert_allclose(inside, free_top(np.asarray(motion.t), first, last), atol=tolerance)
     np.testing.assert_allclose(motion.q[:, :3], np.outer(motion.t, (0.1, 0.2, 0.3)), atol=tolerance)
 
 
-def test_a_free_top_turns_by_elliptic_functions():
-    check_free_top(2.0, 1e-9, 1e-8)  # a tolerance a substep, of some twenty
-
-
-@pytest.mark.slow
-def test_a_free_top_turns_for_long_by_elliptic_functions():
-    check_free_top(20.0, 1e-11, 2e-9)  # errors grow at the unstable axis, here by some 50
+def around(tilt, angle):
+    """Unit vectors (k, 3) at a tilt to the vertical, in directions (k,)."""
+    return np.stack([np.sin(tilt) * np.cos(angle), np.sin(tilt) * np.sin(angle), 0 * angle + np.cos(tilt)], axis=1)
 
 
 def test_a_heavy_top_precesses_steadily():
@@ -72,11 +76,10 @@ def test_a_heavy_top_precesses_steadily():
     motion = ji.solve(top.problem(), q0, v0, t1=1.0, scheme=ji.EventDriven(rtol=1e-9, atol=1e-9), steps=10)
     places = np.array([top.position(q, "top", length * axis) for q in motion.q])
     angle = omega * np.asarray(motion.t)
-    expected = length * np.stack(
-        [np.sin(tilt) * np.cos(angle), np.sin(tilt) * np.sin(angle), np.full(11, np.cos(tilt))], axis=1
-    )
     assert omega > 1 and motion.status == 0
-    np.testing.assert_allclose(places, expected, atol=1e-8)  # some 200 substeps of 1e-9 of the coordinates, times .1 m
+    np.testing.assert_allclose(
+        places, length * around(tilt, angle), atol=1e-8
+    )  # some 200 substeps of 1e-9 of the coordinates, times .1 m
 
 
 def test_the_length_of_a_quaternion_changes_no_motion():
@@ -90,24 +93,30 @@ def test_the_length_of_a_quaternion_changes_no_motion():
 
 
 BOX = {"box": spatial.box((0, 0, 0.5), (0.2, 0.1, 0.05), mass=1.0)}
+STONE = {"stone": spatial.ellipsoid((0, 0, 0.5), (0.2, 0.1, 0.05), mass=1.0)}
+
+
+def bouncing(body, **law):
+    """A body over a floor."""
+    ((name, _),) = body.items()
+    return spatial.System(body, [spatial.Plane(name, at=(0, 0, 0), **law)])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["box", "ellipsoid"])
-def test_impacts_of_a_smooth_body_keep_energy_and_what_symmetry_says(kind):
+@pytest.mark.parametrize("body", [BOX, STONE], ids=["box", "ellipsoid"])
+def test_impacts_of_a_smooth_body_keep_energy_and_what_symmetry_says(body):
     """e = 1: of three freedoms of a body over a smooth floor nothing changes: two of the centre, and the angular
     momentum about the vertical."""
-    body = BOX["box"] if kind == "box" else spatial.ellipsoid((0, 0, 0.5), (0.2, 0.1, 0.05), mass=1.0)
-    system = spatial.System({"body": body}, [spatial.Plane("body", at=(0, 0, 0), restitution=1.0)])
-    start = system.start(body=(1.0, -0.5, 0, 3.0, -2.0, 5.0))
+    ((name, own),), system = body.items(), bouncing(body, restitution=1.0)
+    start = system.start(**{name: (1.0, -0.5, 0, 3.0, -2.0, 5.0)})
     motion = ji.solve(system.problem(), *start, t1=0.7, scheme=ji.EventDriven(), steps=7)
     assert motion.status == 0 and np.sum(motion.impulse[-1] > 0) >= 1
     np.testing.assert_allclose(motion.energy, motion.energy[0], rtol=1e-7)
     np.testing.assert_allclose(motion.v[:, :2], np.tile((1.0, -0.5), (8, 1)), atol=1e-8)
 
     def about_the_vertical(q, v):
-        turn = system.rotation(q, "body")
-        return (turn @ (np.array(body.inertia) @ (turn.T @ system.twist(q, v, "body")[3:])))[2]
+        turn = system.rotation(q, name)
+        return (turn @ (np.array(own.inertia) @ (turn.T @ system.twist(q, v, name)[3:])))[2]
 
     found = [about_the_vertical(q, v) for q, v in zip(motion.q, motion.v, strict=True)]
     np.testing.assert_allclose(found, found[0], atol=1e-9)
@@ -116,7 +125,7 @@ def test_impacts_of_a_smooth_body_keep_energy_and_what_symmetry_says(kind):
 def stated():
     """Mass, force, gaps and slip of an ellipsoid over a rough floor, by its problem."""
     stone = {"stone": spatial.ellipsoid((0, 0, 0.5), (0.2, 0.1, 0.05), mass=1.0)}
-    system = spatial.System(stone, [spatial.Plane("stone", at=(0, 0, 0), friction=0.4)])
+    system = bouncing(stone, friction=0.4)
     q, v = system.start(stone=(1.0, -0.5, 0, 3.0, -2.0, 5.0))
     problem = system.problem()
 
@@ -139,11 +148,8 @@ def test_a_body_is_stated_in_float32_too():
         np.testing.assert_allclose(single, double, atol=1e-5)  # of numbers up to ten
 
 
-ON_END = {
-    "corner": np.arccos(1 / np.sqrt(3)) * np.array([1, -1, 0]) / np.sqrt(2),
-    "edge": (np.pi / 4, 0, 0),
-    "face": (0, 0, 0),
-}
+ON_END = {"face": (0, 0, 0), "edge": (np.pi / 4, 0, 0)}
+ON_END["corner"] = np.arccos(1 / np.sqrt(3)) * np.array([1, -1, 0]) / np.sqrt(2)
 
 
 @pytest.mark.slow
@@ -221,14 +227,11 @@ HALF = np.array([0.1, 0.05, 0.025])
 
 def tossed(count, restitution):
     """A box above a rough floor, and the starts of ``count`` motions."""
-    floor = spatial.Plane("box", at=(0, 0, 0), friction=0.6, restitution=restitution)
-    system = spatial.System({"box": spatial.box((0, 0, 0.5), 2 * HALF, mass=1.0)}, [floor])
+    system = bouncing(BOX, friction=0.6, restitution=restitution)
     rng = np.random.default_rng(0)
     rates, turns = rng.normal(size=(count, 6)) * [1, 1, 1, 5, 5, 5], rng.normal(size=(count, 3))
-    pairs = [
-        system.start(q0=system.retract(system.q0, box=(0, 0, 0, *t)), box=v) for v, t in zip(rates, turns, strict=True)
-    ]
-    return system, *(np.array(x) for x in zip(*pairs, strict=True))
+    start = lambda v, turn: system.start(q0=system.retract(system.q0, box=(0, 0, 0, *turn)), box=v)
+    return system, *(np.array(x) for x in zip(*map(start, rates, turns), strict=True))
 
 
 def speeds(system, found):
@@ -340,9 +343,8 @@ def test_eulers_disk_rolls_steadily():
     for h in (1e-3, 5e-4):
         motion = ji.solve(system.problem(), *start, t1=0.5, h=h, scheme=ji.EventCorrected(), save="all")
         angle, tilt = rate * np.asarray(motion.t[::50]), np.arccos(axis[2])
-        expected = [np.sin(tilt) * np.cos(angle), np.sin(tilt) * np.sin(angle), 0 * angle + axis[2]]
-        found = [system.rotation(q, "disk") @ axis for q in motion.q[::50]][: len(angle)]
-        errors.append(np.abs(np.stack(expected, axis=1) - found).max())
+        found = [system.rotation(q, "disk") @ axis for q in motion.q[::50]]
+        errors.append(np.abs(around(tilt, angle) - found).max())
         assert motion.status == 0
         np.testing.assert_allclose(motion.q[:, :3], np.tile(start[0][:3], (len(motion.q), 1)), atol=1e-5)
     # second order, of 58 rad/s: (h rate)^2 / 12 of the angle in each of 500 steps would be .1
@@ -370,11 +372,9 @@ def test_a_tippe_top_keeps_jelletts_integral(scheme, order, error):
         momentum = turn @ (moments @ (turn.T @ system.twist(q, v, "top")[3:]))
         return momentum @ (system.position(q, "top", middle) - middle * [0, 0, 1] - q[:3])
 
-    errors = []
+    errors, start = [], system.start(top=(0, 0, 0, *(100 * axis)))
     for h in (5e-4, 2.5e-4):
-        motion = ji.solve(
-            system.problem(), *system.start(top=(0, 0, 0, *(100 * axis))), t1=1.0, h=h, scheme=scheme, save=50
-        )
+        motion = ji.solve(system.problem(), *start, t1=1.0, h=h, scheme=scheme, save=50)
         found = np.array([integral(q, v) for q, v in zip(motion.q, motion.v, strict=True)])
         errors.append(np.abs(found / found[0] - 1).max())
         # it slips and turns over
@@ -406,7 +406,7 @@ def test_a_rattleback_turns_round_in_one_direction_only():
 
 @pytest.mark.slow
 def test_derivatives_across_a_rough_impact_are_those_of_differences():
-    rough = spatial.System(BOX, [spatial.Plane("box", at=(0, 0, 0), friction=lambda args: args, restitution=0.3)])
+    rough = bouncing(BOX, friction=lambda args: args, restitution=0.3)
     q0, v0 = rough.start(box=(1.0, 0, 0, 3.0, -2.0, 5.0))
     problem = rough.problem()
 
@@ -463,11 +463,9 @@ def test_a_mechanism_that_moves_in_a_plane_slips_in_one_direction():
 @pytest.mark.slow
 def test_a_mechanism_that_moves_in_a_plane_has_the_motion_that_planar_gives_it():
     flat, solid = hoppers()
-    ends = []
+    call, ends = {"t1": 0.4, "scheme": ji.EventDriven(rtol=1e-10, atol=1e-10), "save": "final"}, []
     for system in (flat, solid):
-        motion = ji.solve(
-            system.problem(), *system.start(), t1=0.4, scheme=ji.EventDriven(rtol=1e-10, atol=1e-10), save="final"
-        )
+        motion = ji.solve(system.problem(), *system.start(), **call)
         assert motion.status == 0 and motion.impulse[-1, 0] > 0
         ends.append(motion.q[-1])
     plane, space = ends
@@ -517,23 +515,15 @@ def test_a_million_steps_keep_energy_momentum_and_the_length_of_a_quaternion():
     q0, v0 = TOP.start(top=(0.1, 0.2, 0.3, 0.5, 0.3, 2.0))
     for scheme, tolerance in ((ji.MoreauJean(), 5e-7), (ji.EventCorrected(), 1e-5)):
         motion = ji.solve(TOP.problem(), q0, v0, t1=1000.0, steps=10**6, scheme=scheme, save=10**5)
-        turns = np.array([TOP.rotation(q, "top") for q in motion.q])
-        spins = np.array([TOP.twist(q, v, "top")[3:] for q, v in zip(motion.q, motion.v, strict=True)])
-        momentum = np.einsum("kij,j,klj,kl->ki", turns, MOMENTS, turns, spins)
-        assert motion.status == 0
-        # measured 3e-7 and 5e-6 of 6, and 6e-9 and 2e-6
-        np.testing.assert_allclose(momentum, np.tile(momentum[0], (11, 1)), atol=6 * tolerance)
-        np.testing.assert_allclose(motion.energy, motion.energy[0], rtol=tolerance)
-        np.testing.assert_allclose(np.linalg.norm(motion.q[:, 3:], axis=1), 1, atol=tolerance)
-    stone = {"stone": spatial.ellipsoid((0, 0, 0.5), (0.2, 0.1, 0.05), mass=1.0)}
-    system = spatial.System(stone, [spatial.Plane("stone", at=(0, 0, 0), restitution=1.0)])
+        check_kept(motion, tolerance, momentum=6 * tolerance)  # measured 3e-7 and 5e-6 of 6, and 6e-9 and 2e-6
+    system = bouncing(STONE, restitution=1.0)
     start = system.start(stone=(0, 0, 0, 3.0, -2.0, 5.0))
-    for scheme, tolerance in ((ji.MoreauJean(), 0.1), (ji.EventCorrected(), 0.1)):
+    for scheme in (ji.MoreauJean(), ji.EventCorrected()):
         motion = ji.solve(system.problem(), *start, t1=1000.0, steps=10**6, scheme=scheme, save=10**5)
         assert motion.status == 0
         # some 10,000 impacts at 40 rad/s, of which a step is 1/25: measured 4 and 5 %, between impacts; nothing pushes
         # sideways
-        np.testing.assert_allclose(motion.energy, motion.energy[0], rtol=tolerance)
+        np.testing.assert_allclose(motion.energy, motion.energy[0], rtol=0.1)
         np.testing.assert_allclose(motion.v[:, :2], 0, atol=1e-12)
         np.testing.assert_allclose(np.linalg.norm(motion.q[:, 3:], axis=1), 1, atol=0.02)
 
@@ -542,7 +532,7 @@ def test_a_picture_shows_bodies_and_shadows():
     from matplotlib.figure import Figure
 
     ax = Figure().add_subplot()
-    system = spatial.System(BOX, [spatial.Plane("box", at=(0, 0, 0))])
+    system = bouncing(BOX)
     system.draw(ax, 0.0, system.q0)
     shadow, body = (patch.get_path().vertices for patch in ax.patches)
     # seen from 20 degrees above the floor, the shadow of a level box is .5 cos(20) lower
@@ -565,7 +555,7 @@ def dropped(name):
     system, rng = spatial.System(bodies, parts), np.random.default_rng(1)
     thrown = lambda: tuple(rng.normal(size=6) * [0.5, 0.5, 0.5, 3, 3, 3])
     starts = [system.start(**{body: thrown() for body in bodies}) for _ in range(12)]
-    return system.problem(restitution=0.0), *(np.stack(x) for x in zip(*starts, strict=True))
+    return system, *(np.stack(x) for x in zip(*starts, strict=True))
 
 
 @pytest.mark.slow
@@ -573,12 +563,8 @@ def dropped(name):
 def test_bodies_that_come_to_rest_in_contact_do_so_at_every_tolerance(name):
     """One of twelve tables and three of the others exhausted their trials, where contacts begin to slip; two of thirty
     boxes and three balls on capsules by tolerances below 1e-9, where they end to."""
-    if name == "box":
-        system, q0, v0 = tossed(30, 0.0)
-        problem = system.problem()
-    else:
-        problem, q0, v0 = dropped(name)
-    ends = []
+    system, q0, v0 = tossed(30, 0.0) if name == "box" else dropped(name)
+    problem, ends = system.problem(restitution=0.0), []
     for tolerance in (1e-8, 1e-10, 1e-12):
         scheme = ji.EventDriven(rtol=tolerance, atol=tolerance, trials=2000)
         found = ji.ensemble(problem, q0, v0, t1=0.7, save="final", scheme=scheme, progress=False)
