@@ -10,6 +10,7 @@ import jaximpact as ji
 from jaximpact import Status
 from jaximpact.mechanics.status import BEFORE, CAUSES, bit_numbers, translate_bits
 from support import methods
+from support.breadth import slow, slow_but
 
 SCHEMES = [methods.SCHEMES[name].scheme for name in methods.EVERY]
 EXPLICIT = [
@@ -23,22 +24,13 @@ EXPLICIT = [
 
 def over(schemes):
     """A test for the first scheme, and in the slow suite for the others."""
-    marks = [(), *[pytest.mark.slow] * (len(schemes) - 1)]
-    return pytest.mark.parametrize(
-        "scheme", [pytest.param(s, marks=m) for s, m in zip(schemes, marks, strict=True)], ids=repr
-    )
+    return pytest.mark.parametrize("scheme", slow_but(schemes[:1], schemes), ids=repr)
 
 
-def fall(t, q, v, args):
-    return jnp.full_like(q, -10.0)
-
-
-def floor(t, q, args):
-    return q
-
-
-def spring(t, q, v, args):
-    return -args["k"] * q - args["c"] * v
+fall = lambda t, q, v, args: jnp.full_like(q, -10.0)
+floor = lambda t, q, args: q
+spring = lambda t, q, v, args: -args["k"] * q - args["c"] * v
+BETWEEN = ji.Problem(spring, lambda t, q, args: jnp.concatenate([0.8 - q, 0.8 + q]))
 
 
 def has(solution, bit):
@@ -49,21 +41,21 @@ H = 0.01
 # one vmapped program a scheme: (q0, restitution, stiffness, damping, walls at +-, t1), and the bit that is due
 LANES = {
     "fine": (0.5, 0.0, 1.0, 0.0, 0.8, 2.0, 0),
-    "outside": (0.81, 0.0, 1.0, 0.0, 0.8, 2.0, ji.Status.INPUT_INVALID),
+    "outside": (0.81, 0.0, 1.0, 0.0, 0.8, 2.0, Status.INPUT_INVALID),
     "on the wall": (0.8, 0.0, 1.0, 0.0, 0.8, 2.0, 0),
-    "e < 0": (0.5, -0.1, 1.0, 0.0, 0.8, 2.0, ji.Status.INPUT_INVALID),
-    "e > 1": (0.5, 1.5, 1.0, 0.0, 0.8, 2.0, ji.Status.INPUT_INVALID),
-    "e NaN": (0.5, np.nan, 1.0, 0.0, 0.8, 2.0, ji.Status.INPUT_INVALID),
-    "backwards": (0.5, 0.0, 1.0, 0.0, 0.8, -2.0, ji.Status.INPUT_INVALID),
+    "e < 0": (0.5, -0.1, 1.0, 0.0, 0.8, 2.0, Status.INPUT_INVALID),
+    "e > 1": (0.5, 1.5, 1.0, 0.0, 0.8, 2.0, Status.INPUT_INVALID),
+    "e NaN": (0.5, np.nan, 1.0, 0.0, 0.8, 2.0, Status.INPUT_INVALID),
+    "backwards": (0.5, 0.0, 1.0, 0.0, 0.8, -2.0, Status.INPUT_INVALID),
     "near the bound": (0.5, None, (1.9 / H) ** 2, 0.0, 0.8, 2.0, 0),
-    "stiff": (0.5, None, (2.1 / H) ** 2, 0.0, 0.8, 2.0, ji.Status.STEP_UNSTABLE),
-    "stiffer": (0.5, None, (3.0 / H) ** 2, 0.0, 0.8, 2.0, ji.Status.STEP_UNSTABLE),
-    "very stiff": (0.5, None, (100.0 / H) ** 2, 0.0, 0.8, 2.0, ji.Status.STEP_UNSTABLE),
+    "stiff": (0.5, None, (2.1 / H) ** 2, 0.0, 0.8, 2.0, Status.STEP_UNSTABLE),
+    "stiffer": (0.5, None, (3.0 / H) ** 2, 0.0, 0.8, 2.0, Status.STEP_UNSTABLE),
+    "very stiff": (0.5, None, (100.0 / H) ** 2, 0.0, 0.8, 2.0, Status.STEP_UNSTABLE),
     "damped": (0.5, None, 1.0, 1.9 / H, 1e300, 2.0, 0),
-    "too damped": (0.5, None, 1.0, 2.1 / H, 1e300, 2.0, ji.Status.STEP_UNSTABLE),
-    "far too damped": (0.5, None, 1.0, 30 / H, 1e300, 2.0, ji.Status.STEP_UNSTABLE),
+    "too damped": (0.5, None, 1.0, 2.1 / H, 1e300, 2.0, Status.STEP_UNSTABLE),
+    "far too damped": (0.5, None, 1.0, 30 / H, 1e300, 2.0, Status.STEP_UNSTABLE),
 }
-BITS = ji.Status.INPUT_INVALID | ji.Status.STEP_UNSTABLE
+BITS = Status.INPUT_INVALID | Status.STEP_UNSTABLE
 
 
 @over(EXPLICIT)
@@ -88,33 +80,24 @@ def test_data_that_are_traced_and_steps_too_large_set_bits(scheme):
 def test_maury_says_that_a_traced_restitution_is_not_its_own():
     ball = ji.Problem(fall, floor)
     found = jax.jit(lambda e: ji.solve(ball, [0.01], [0.0], t1=0.1, steps=10, e=e, scheme=ji.Maury()))(0.5)
-    assert has(found, ji.Status.INPUT_INVALID)
+    assert has(found, Status.INPUT_INVALID)
 
 
 def test_ensembles_notice_instability_as_a_motion_does():
-    system = ji.Problem(spring, lambda t, q, args: jnp.concatenate([0.8 - q, 0.8 + q]))
     args = {"k": np.array([1.9e2, 1e4]) ** 2, "c": 0.0}
-    found = ji.ensemble(system, [0.5], [0.3], t1=2.0, h=0.01, args=args, args_axes={"k": 0, "c": None})
-    np.testing.assert_array_equal(has(found, ji.Status.STEP_UNSTABLE), [False, True])
+    found = ji.ensemble(BETWEEN, [0.5], [0.3], t1=2.0, h=0.01, args=args, args_axes={"k": 0, "c": None})
+    np.testing.assert_array_equal(has(found, Status.STEP_UNSTABLE), [False, True])
 
 
 def test_implicit_schemes_take_stiff_forces():
-    system = ji.Problem(spring, lambda t, q, args: jnp.concatenate([0.8 - q, 0.8 + q]))
-    args = {"k": 1e8, "c": 0.0}
-    found = ji.solve(system, [0.5], [0.3], t1=2.0, h=0.01, args=args, scheme=ji.MoreauJean())
-    assert not found.failed
-    centred = ji.PaoliSchatzman(force="centred")
-    found = ji.solve(system, [0.5], [0.3], t1=0.5, h=0.01, args={"k": 3.5e4, "c": 50.0}, scheme=centred)
-    assert not found.failed
+    for scheme, t1, k, c in ((ji.MoreauJean(), 2.0, 1e8, 0.0), (ji.PaoliSchatzman(force="centred"), 0.5, 3.5e4, 50.0)):
+        assert not ji.solve(BETWEEN, [0.5], [0.3], t1=t1, h=0.01, args={"k": k, "c": c}, scheme=scheme).failed
 
 
 @over(EXPLICIT)
 def test_a_force_that_varies_in_time_is_not_taken_for_a_stiff_one(scheme):
     """A body in lasting contact under forces that are switched and reverse within few steps."""
-
-    def push(t, q, v, args):
-        return 100 * jnp.sign(jnp.sin(args * t)) * jnp.ones_like(q) - 1.0
-
+    push = lambda t, q, v, args: 100 * jnp.sign(jnp.sin(args * t)) * jnp.ones_like(q) - 1.0
     for rate in (1e2, 1e3):
         found = ji.solve(ji.Problem(push, floor), [0.0], [0.0], t1=2.0, h=0.01, args=rate, scheme=scheme, save="final")
         assert not found.failed, rate
@@ -133,9 +116,7 @@ JUMPS = {
 }
 
 
-@pytest.mark.parametrize(
-    "scheme", [*SCHEMES[:1], *(pytest.param(s, marks=pytest.mark.slow) for s in SCHEMES[1:2]), *SCHEMES[2:3]], ids=repr
-)
+@pytest.mark.parametrize("scheme", [SCHEMES[0], slow(SCHEMES[1]), SCHEMES[2]], ids=repr)
 def test_a_jump_of_the_force_is_no_stiffness(scheme):
     """What holds a body leaves it h times the jump of velocity, and that over the time of the motion, 1."""
 
@@ -156,12 +137,10 @@ def test_a_jump_of_the_force_is_no_stiffness(scheme):
 
 @over(SCHEMES)
 def test_a_mass_that_loses_its_symmetry_sets_a_bit(scheme):
-    def mass(q, args):
-        return jnp.eye(2) + jnp.where(q[0] > args, 0.2, 0.0) * jnp.array([[0.0, 1.0], [0.0, 0.0]])
-
+    mass = lambda q, args: jnp.eye(2) + jnp.where(q[0] > args, 0.2, 0.0) * jnp.array([[0.0, 1.0], [0.0, 0.0]])
     free = ji.Problem(lambda t, q, v, args: jnp.zeros(2), lambda t, q, args: q, mass)
     found = ji.solve(free, [0.4, 1.0], [1.0, 0.0], t1=0.2, h=0.01, args=0.5, scheme=scheme)
-    assert has(found, ji.Status.MASS_INVALID) and abs(found.failed_at - 0.1) < 0.03
+    assert has(found, Status.MASS_INVALID) and abs(found.failed_at - 0.1) < 0.03
     assert not ji.solve(free, [0.4, 1.0], [1.0, 0.0], t1=0.2, h=0.01, args=9.0, scheme=scheme).failed
 
 
@@ -170,25 +149,23 @@ def test_a_contact_whose_gradient_vanishes_sets_a_bit(scheme):
     """The set q^2 >= 0 is everything, yet its linearisations push; EventCorrected passes through it, as is right, but
     stops at q^3. A narrow bowl is clean."""
     power = 3 if isinstance(scheme, ji.EventCorrected) else 2
-    h, bit = 1e-2, ji.Status.CONTACTS_NOT_SOLVED
 
-    def status(gap, q0, v0):
+    def told(gap, q0, v0):
         system = ji.Problem(lambda t, q, v, args: -jnp.eye(2)[1], lambda t, q, args: jnp.stack([gap(q)]))
-        return ji.solve(system, q0, v0, t1=2.0, h=h, scheme=scheme, save="final")
+        found = ji.solve(system, q0, v0, t1=2.0, h=1e-2, scheme=scheme, save="final")
+        return has(found, Status.CONTACTS_NOT_SOLVED)
 
-    assert has(status(lambda q: q[1] ** power, [0.0, 1.0], [0.0, 0.0]), bit)
-    assert not has(status(lambda q: q[1] - jnp.cos(3 * q[0]), [0.5, 1.0], [0.3, 0.0]), bit)
+    assert told(lambda q: q[1] ** power, [0.0, 1.0], [0.0, 0.0])
+    assert not told(lambda q: q[1] - jnp.cos(3 * q[0]), [0.5, 1.0], [0.3, 0.0])
 
 
-@pytest.mark.parametrize("h", [1e-2, pytest.param(1e-3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("h", [1e-2, slow(1e-3)])
 def test_newtons_method_that_does_not_converge_sets_a_bit(h):
     """v' = q^3 from (1, 1/sqrt 2 + 1/2): infinite in finite time; it is,
     or it says that the step's equation is not solved."""
-    system = ji.Problem(lambda t, q, v, args: args * q**3, floor)
-    blown = ji.solve(system, [1.0], [1.0], t1=1.6, h=h, args=1.0, scheme=ji.MoreauJean(), save="final")
-    assert blown.failed
-    steep = ji.solve(system, [1.0], [1.0], t1=0.5, h=h, args=-1.0, scheme=ji.MoreauJean(), save="final")
-    assert steep.status == 0
+    system, options = ji.Problem(lambda t, q, v, args: args * q**3, floor), {"h": h, "scheme": ji.MoreauJean()}
+    blown, steep = (ji.solve(system, [1.0], [1.0], t1=t1, args=a, **options) for t1, a in ((1.6, 1.0), (0.5, -1.0)))
+    assert blown.failed and steep.status == 0
 
 
 @over(SCHEMES)
@@ -203,7 +180,7 @@ def test_float32_tells_a_micrometre_from_contact():
     ball = ji.Problem(fall, floor)
     scheme = ji.MoreauJean()
     found = ji.solve(ball, np.float32([1e-6]), np.float32([-1.0]), t1=0.01, h=1e-3, e=0.5, scheme=scheme, save="final")
-    assert not has(found, ji.Status.START_VELOCITY_PROJECTED) and found.v[-1, 0] > 0.3
+    assert not has(found, Status.START_VELOCITY_PROJECTED) and found.v[-1, 0] > 0.3
 
 
 def test_a_gap_without_a_derivative_at_its_zero_fails_at_a_time():
@@ -215,16 +192,12 @@ def test_a_gap_without_a_derivative_at_its_zero_fails_at_a_time():
 def test_a_body_at_rest_is_stable_whichever_way_its_forces_are_rounded():
     """Native code works out a product within a sum to more digits than alone:
     9.81 * 10 and 98.1 balance in one of two places."""
-
-    def balance(t, q, v, args):
-        return jnp.where(v < 0, 98.1 - 9.81 * args, 0.0)
-
-    hung = ji.Problem(balance, floor, 10.0)
+    hung = ji.Problem(lambda t, q, v, args: jnp.where(v < 0, 98.1 - 9.81 * args, 0.0), floor, 10.0)
     found = ji.solve(hung, [1.0], [1e-19], t1=1.0, h=0.01, args=10.0, save="final")
     assert 9.81 * 10 != 98.1 and found.status == 0
 
 
-@pytest.mark.parametrize("execution", ["native", pytest.param("xla", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("execution", ["native", slow("xla")])
 def test_a_stack_at_rest_is_stable(execution):
     """Masses 1 and 10 under gravity and a spring; h times the frequency is .03."""
     masses = np.array([1.0, 10.0])
