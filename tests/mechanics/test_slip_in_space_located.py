@@ -78,44 +78,31 @@ def followed(a, v, t, steps=4000):
     return jax.lax.scan(step, jnp.concatenate([jnp.zeros(2), v]), h * jnp.arange(steps, dtype=float))[0]
 
 
-MOVES = {
-    "stops on a straight line": (straight, {}, [3.0, 1.7]),
-    "turns on an incline": (followed, {"down": 5.0}, [2.0, 1.0]),
-    "goes with a table in circular translation": (carried, {"r": 0.5, "w": 2.0}, [0.0, 1.0]),
-    "slips on it steadily": (
-        followed,
-        {"r": 0.5, "w": 4.0},
-        0.3 * G / 4 * np.array([np.sin(1.94751905876), -np.cos(1.94751905876)]),
-    ),
-    "slips on it from rest": (followed, {"r": 0.5, "w": 4.0}, [0.0, 0.0]),
-    "breaks away": (pulled, {"pull": 8.0}, [0.0, 0.0]),
-}
+STEADY = 0.3 * G / 4 * np.array([np.sin(1.94751905876), -np.cos(1.94751905876)])
+MOVES = [
+    (straight, {}, [3.0, 1.7]),
+    (followed, {"down": 5.0}, [2.0, 1.0]),  # turns on an incline
+    (carried, {"r": 0.5, "w": 2.0}, [0.0, 1.0]),
+    (followed, {"r": 0.5, "w": 4.0}, STEADY),  # slips on the table steadily, and from rest
+    (followed, {"r": 0.5, "w": 4.0}, [0.0, 0.0]),
+    (pulled, {"pull": 8.0}, [0.0, 0.0]),
+]
 
 
 def test_blocks():
     """States and Jacobians by args and start."""
-    t1, lanes = 1.5, [(NUMBERS | changes, v) for _, changes, v in MOVES.values()]
+    t1, lanes = 1.5, [(NUMBERS | changes, v) for _, changes, v in MOVES]
     args = {key: np.array([numbers[key] for numbers, _ in lanes]) for key in NUMBERS}
     v0 = np.array([[*v, 0.0] for _, v in lanes])
-    call = {
-        "t1": t1,
-        "steps": 10,
-        "args": args,
-        "args_axes": 0,
-        "scheme": TIGHT,
-        "wrt": ("args", "v0"),
-        "progress": False,
-    }
-    found = ji.sensitivities(BLOCK, np.zeros(3), v0, **call)
+    call = {"t1": t1, "steps": 10, "args_axes": 0, "scheme": TIGHT, "wrt": ("args", "v0")}
+    found = ji.sensitivities(BLOCK, np.zeros(3), v0, args=args, **call)
     assert found.trusted.all()
     own = np.concatenate([found.value[c][:, :2] for c in "qv"], axis=1)
     by = [np.concatenate([found.jacobian[c]["args"][key][:, :2] for c in "qv"], axis=1) for key in NUMBERS]
     start = np.concatenate([found.jacobian[c]["v0"][:, :2, :2] for c in "qv"], axis=1)
-    both = jax.jit(
-        lambda exact, a, v: jax.jacfwd(lambda a, v: (exact(a, v, t1),) * 2, (0, 1), has_aux=True)(a, v),
-        static_argnums=0,
-    )
-    for i, (exact, changes, v) in enumerate(MOVES.values()):
+    slopes = lambda exact, a, v: jax.jacfwd(lambda a, v: (exact(a, v, t1),) * 2, (0, 1), has_aux=True)(a, v)
+    both = jax.jit(slopes, static_argnums=0)
+    for i, (exact, changes, v) in enumerate(MOVES):
         numbers, v = NUMBERS | changes, jnp.asarray(v, float)
         (of_args, of_start), right = both(exact, numbers, v)
         np.testing.assert_allclose(own[i], right, rtol=0, atol=1e-10)
@@ -133,14 +120,7 @@ def test_slip_that_turns_until_it_stops():
     pull = np.array([0.05, 0.5, 0.8])
     right, by = jax.jit(stopped), jax.jit(jax.jacfwd(stopped))
     start = np.zeros(3), np.array([1.0, 0.4, 0.0])
-    call = {
-        "args": {"g": pull, "mu": np.ones(3)},
-        "args_axes": 0,
-        "t1": 3.2,
-        "steps": 10,
-        "wrt": ("args", "v0"),
-        "progress": False,
-    }
+    call = {"args": {"g": pull, "mu": np.ones(3)}, "args_axes": 0, "t1": 3.2, "steps": 10, "wrt": ("args", "v0")}
     found = ji.sensitivities(IN_SPACE, *start, scheme=TIGHT, **call)
     assert found.trusted.all() and np.max(np.abs(found.value["v"])) < 1e-14
     slopes = found.jacobian["q"]
@@ -177,13 +157,10 @@ def rolling(p, v, t):
 def test_a_sphere_with_spin_slips_until_it_rolls(single):
     """In single precision to a hundred of its tolerances."""
     p, v = {"g": G, "mu": 0.2, "R": 0.3, "I": 0.036}, np.array([1.0, 0.5, -7.0, 3.0])
-    inputs = [0, 0, p["R"], 0, 0], np.insert(v, 2, 0.0), p
-    inputs = jax.tree.map(
-        lambda x: np.asarray(x, np.float32 if single else float), inputs, is_leaf=lambda x: isinstance(x, list)
-    )
+    kind = np.float32 if single else float
+    q0, v0, args = np.array([0, 0, p["R"], 0, 0], kind), np.insert(v, 2, 0.0).astype(kind), jax.tree.map(kind, p)
     scheme, digits = (ji.EventDriven(1e-5, 1e-5), 1e-3) if single else (TIGHT, 1e-10)
-    inputs_of = ("args", "q0", "v0")
-    found = ji.sensitivities(SPHERE, *inputs[:2], t1=2.0, steps=10, args=inputs[2], wrt=inputs_of, scheme=scheme)
+    found = ji.sensitivities(SPHERE, q0, v0, t1=2.0, steps=10, args=args, wrt=("args", "q0", "v0"), scheme=scheme)
     assert found.trusted
     flat = np.array([0, 1, 3, 4])
     expected = rolling(p, v, 2.0)
@@ -223,29 +200,33 @@ def test_a_sphere_bounces_with_spin(scheme, steps):
     np.testing.assert_allclose(slope, rate, rtol=0, atol=1e-10)
 
 
-SHAKEN = BLOCK.replace(force=lambda t, q, v, args: jnp.stack([0 * t, 0 * t, 0 * t - G])).replace(
-    slip=lambda t, q, v, args: (
-        v[:2] - jnp.stack([args["x"] * jnp.cos(4 * t), args["y"] * (jnp.sin(2.8 * t + 0.4) - jnp.sin(0.4))])
-    )[None]
+def swing(t, x, y, m):
+    """Velocity of a table that moves to and fro, with the functions of a module m."""
+    return m.stack([x * m.cos(4 * t), y * (m.sin(2.8 * t + 0.4) - m.sin(0.4))])
+
+
+SHAKEN = BLOCK.replace(
+    force=lambda t, q, v, args: jnp.stack([0 * t, 0 * t, 0 * t - G]),
+    slip=lambda t, q, v, args: (v[:2] - swing(t, args["x"], args["y"], jnp))[None],
 )
 
 
 def broken(x, y, t1):
     """State (4,) of a block on the shaken table that breaks away once,
     by scipy's implicit method from where it does."""
-    speed = lambda t: np.array([x * np.cos(4 * t), y * (np.sin(2.8 * t + 0.4) - np.sin(0.4))])
-    swing = lambda t: np.array([-4 * x * np.sin(4 * t), 2.8 * y * np.cos(2.8 * t + 0.4)])
+    speed = lambda t: swing(t, x, y, np)
+    change = lambda t: np.array([-4 * x * np.sin(4 * t), 2.8 * y * np.cos(2.8 * t + 0.4)])
     low, high = 0.05, 0.3
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if np.hypot(*swing(middle)) < 0.3 * G else (low, middle)
+        low, high = (middle, high) if np.hypot(*change(middle)) < 0.3 * G else (low, middle)
     place = [x / 4 * np.sin(4 * low), -y / 2.8 * (np.cos(2.8 * low + 0.4) - np.cos(0.4)) - y * np.sin(0.4) * low]
 
     def rate(t, state):
         slip = state[2:] - speed(t)
         return np.concatenate([state[2:], -0.3 * G * slip / np.hypot(*slip)])
 
-    begun = speed(low) - 1e-12 * swing(low) / np.hypot(*swing(low))
+    begun = speed(low) - 1e-12 * change(low) / np.hypot(*change(low))
     options = {"method": "Radau", "rtol": 1e-11, "atol": 1e-13, "max_step": 0.02}
     with np.errstate(all="ignore"):
         return solve_ivp(rate, (low, t1), np.concatenate([place, begun]), **options).y[:, -1]
@@ -255,16 +236,10 @@ def broken(x, y, t1):
 def test_a_block_breaks_away_from_a_shaken_table():
     """Its slip begins with the square of time: explicit substeps took 1300 trials for this, 70 tolerances off, and
     derivatives that were noise."""
-    call = {"t1": 0.6, "steps": 2, "wrt": "args", "scheme": ji.EventDriven()}
-    numbers = {"x": 1.2, "y": 0.5, "mu": 0.3}
-    found = ji.sensitivities(SHAKEN, np.zeros(3), [1.2, 0.0, 0.0], args=numbers, **call)
-    assert (
-        found.trusted
-        and ji.solve(
-            SHAKEN, np.zeros(3), [1.2, 0.0, 0.0], args=numbers, t1=0.6, steps=2, scheme=ji.EventDriven()
-        ).iterations
-        < 200
-    )
+    call = {"t1": 0.6, "steps": 2, "args": {"x": 1.2, "y": 0.5, "mu": 0.3}, "scheme": ji.EventDriven()}
+    start = np.zeros(3), [1.2, 0.0, 0.0]
+    found = ji.sensitivities(SHAKEN, *start, wrt="args", **call)
+    assert found.trusted and ji.solve(SHAKEN, *start, **call).iterations < 200
     own = np.concatenate([found.value[c][:2] for c in "qv"])
     np.testing.assert_allclose(own, broken(1.2, 0.5, 0.6), rtol=0, atol=1e-9)
     slope = (broken(1.2, 0.5 + 1e-4, 0.6) - broken(1.2, 0.5 - 1e-4, 0.6)) / 2e-4

@@ -13,6 +13,7 @@ from scipy.integrate import solve_ivp
 
 import jaximpact as ji
 from support.breadth import slow
+from support.sliding_bodies import FEET, IN_SPACE
 from support.static_friction import BLOCK, MOTIONS, NUMBERS, errors, exact
 
 SCHEME, G = ji.MoreauJean(), 9.81
@@ -36,6 +37,7 @@ def test_states_and_jacobians_converge_over_four_step_sizes(name, scheme):
 
 FORCE = np.array([0.4, 0.449, 0.451, 0.6]) * G
 START = ([0.0, 0.0], [0.0, 0.0])
+RUBS = {"slip": lambda t, q, v, args: v[:1], "friction": 0.3}
 CALL = {"t1": 0.5, "steps": 101, "args": NUMBERS | {"F": FORCE}, "scheme": SCHEME}
 CALL["args_axes"] = dict.fromkeys(NUMBERS) | {"F": 0}
 
@@ -90,10 +92,8 @@ def test_another_dry_friction_beside_it_is_told_where_both_hold_together():
 
     def status(belt):
         force = lambda t, q, v, args: jnp.stack([3 * jnp.sin(2 * t) - 0.7 * jnp.sign(v[0] - belt), -10 + 0 * t])
-        floor = ji.Problem(
-            force, lambda t, q, args: q[1:], slip=lambda t, q, v, args: v[:1], friction=0.1, static_friction=0.15
-        )
-        found = ji.solve(floor, [0.0, 0.0], [0.0, 0.0], t1=2.5, steps=100, scheme=SCHEME)
+        floor = ji.Problem(force, lambda t, q, args: q[1:], **RUBS | {"friction": 0.1, "static_friction": 0.15})
+        found = ji.solve(floor, *START, t1=2.5, steps=100, scheme=SCHEME)
         return int(found.status) & ji.Status.EVENTS_UNRESOLVED
 
     assert status(0.0) and not status(0.3)
@@ -102,12 +102,9 @@ def test_another_dry_friction_beside_it_is_told_where_both_hold_together():
 def test_equal_coefficients_are_one():
     """Through stops, breaks and reversals of the shaken table, to the rounding of solutions
     that are solved for twice."""
-    args = NUMBERS | {"A": 0.1, "mu": 0.3, "static": 0.3}
-    call = CALL | {"args": args, "args_axes": None, "t1": 2.0, "steps": 1001, "save": 1}
-    del call["args_axes"]
-    found, expected = (
-        ji.solve(p, [0.0, 0.0], [0.5, 0.0], **call) for p in (BLOCK, BLOCK.replace(static_friction=None))
-    )
+    call = {"t1": 2.0, "steps": 1001, "scheme": SCHEME, "args": NUMBERS | {"A": 0.1, "mu": 0.3, "static": 0.3}}
+    problems = BLOCK, BLOCK.replace(static_friction=None)
+    found, expected = (ji.solve(problem, [0.0, 0.0], [0.5, 0.0], save=1, **call) for problem in problems)
     np.testing.assert_allclose(found.q, expected.q, rtol=0, atol=1e-12)
 
 
@@ -119,18 +116,6 @@ def test_a_body_that_bounces_comes_to_rest_and_stays():
     assert abs(found.v[-1, 0]) < 1e-12 and abs(found.q[-1, 0] - found.q[-400, 0]) < 1e-12
 
 
-# a sled on two feet, each of which would have half of the load
-SLED = ji.Problem(
-    lambda t, q, v, args: jnp.stack([args["F"] * t, -G, 0.0]),
-    lambda t, q, args: jnp.stack([q[1] - jnp.sin(q[2]), q[1] + jnp.sin(q[2])]),
-    np.array([1.0, 1.0, 1 / 3]),
-    slip=lambda t, q, v, args: jnp.stack([v[0], v[0]]),
-    friction=0.3,
-    static_friction=jnp.array([0.4, 0.6]),
-)
-
-
-FEET = {"t1": 1.0, "steps": 1001, "scheme": SCHEME}
 PULL, LATE = 8.0, 0.5 * G / 8.0  # F t = (.4 + .6) g / 2
 
 
@@ -139,19 +124,18 @@ def test_feet_of_one_body_break_away_together():
     """v = F (T^2 - t^2)/2 - mu g (T - t), t where F t = static g, whose derivatives by F, mu and static friction of
     each foot are known, to O(h)."""
     of_feet = {"friction": np.array([[0.3, 0.3]]), "static_friction": np.array([[0.4, 0.6]])}
-    wrt = ("args", *of_feet)
-    found = ji.sensitivities(SLED, [0.0] * 3, [0.0] * 3, args={"F": PULL}, wrt=wrt, **FEET, **of_feet)
+    sled = FEET.replace(
+        force=lambda t, q, v, args: jnp.stack([args["F"] * t, -G, 0.0]), static_friction=jnp.array([0.4, 0.6])
+    )
+    call = {"t1": 1.0, "steps": 1001, "scheme": SCHEME, "args": {"F": PULL}, "wrt": ("args", *of_feet)}
+    found = ji.sensitivities(sled, [0.0] * 3, [0.0] * 3, **call, **of_feet)
     jump = -(0.5 - 0.3) * G  # of the acceleration, by the time of the break
     speed = PULL * (1 - LATE**2) / 2 - 0.3 * G * (1 - LATE)
     assert found.value["v"][0] == pytest.approx(speed, abs=2e-3)  # jump h
-    slopes = {
-        name: np.asarray(x)[0]
-        for name, x in (found.jacobian["v"] | found.jacobian["v"]["args"]).items()
-        if name != "args"
-    }
-    assert slopes["F"] == pytest.approx((1 - LATE**2) / 2 - jump * LATE / PULL, rel=5e-3)
-    np.testing.assert_allclose(slopes["friction"], -G * (1 - LATE) / 2, rtol=5e-3)
-    np.testing.assert_allclose(slopes["static_friction"], jump * G / PULL / 2, rtol=5e-3)
+    slopes = found.jacobian["v"]
+    assert slopes["args"]["F"][0] == pytest.approx((1 - LATE**2) / 2 - jump * LATE / PULL, rel=5e-3)
+    np.testing.assert_allclose(slopes["friction"][0], -G * (1 - LATE) / 2, rtol=5e-3)
+    np.testing.assert_allclose(slopes["static_friction"][0], jump * G / PULL / 2, rtol=5e-3)
 
 
 @pytest.mark.slow
@@ -182,13 +166,8 @@ def test_in_space_a_block_breaks_away_across_the_force_that_held_it():
         rates = lambda t, y: [*y[2:], *slide(y[2:] / np.hypot(*y[2:]), t, args)]
         return solve_ivp(rates, (begin + little, t1), y, method="DOP853", rtol=1e-11, atol=1e-13).y[:, -1]
 
-    problem = ji.Problem(
-        lambda t, q, v, args: force(t, args, jnp),
-        lambda t, q, args: q[2:],
-        mass,
-        slip=lambda t, q, v, args: v[None, :2],
-        friction=lambda args: args["mu"],
-        static_friction=lambda args: args["static"],
+    problem = IN_SPACE.replace(
+        force=lambda t, q, v, args: force(t, args, jnp), mass=mass, static_friction=lambda args: args["static"]
     )
     step = 1e-5
     sides = [[exact(known | {key: known[key] + s}) for key in known] for s in (step, -step)]
@@ -203,36 +182,33 @@ def test_in_space_a_block_breaks_away_across_the_force_that_held_it():
 
 
 def rough(**changes):
-    given = {"slip": lambda t, q, v, args: v[:1], "friction": 0.3} | changes
-    return ji.Problem(lambda t, q, v, args: -v, lambda t, q, args: q[1:2], **given)
+    return ji.Problem(lambda t, q, v, args: -v, lambda t, q, args: q[1:2], **RUBS | changes)
+
+
+RANGE, ORDER = "static_friction must be finite and >= 0", "static_friction of constraint 0 .* not below friction"
 
 
 @pytest.mark.parametrize(
-    "change, error, words",
+    "change, words",
     [
-        ({"slip": None, "friction": None, "static_friction": 0.3}, ValueError, "static_friction needs the tangential "
-            "velocity"),
-        ({"friction": None, "static_friction": 0.3}, ValueError, "friction=0.3, that of contacts which slip besides "
-            "static_friction"),
-        ({"static_friction": "rough"}, TypeError, "static_friction must be a number"),
-        ({"static_friction": -0.1}, ValueError, "static_friction must be finite and >= 0"),
-        ({"static_friction": np.nan}, ValueError, "static_friction must be finite and >= 0"),
-        ({"static_friction": [0.4, 0.5]}, ValueError,
-        r"static_friction must be one number or one per contact, shape \(1,\)"),
-        ({"static_friction": 0.2}, ValueError, "static_friction of constraint 0 .* not below friction"),
-        ({"static_friction": lambda args: 0.2}, ValueError, "static_friction of constraint 0 .* not below friction"),
-        ({"friction": lambda args: 0.5, "static_friction": 0.4}, ValueError, "static_friction of constraint 0 .* not "
-            "below"),
+        ({"slip": None, "friction": None, "static_friction": 0.3}, "static_friction needs the tangential velocity"),
+        ({"friction": None, "static_friction": 0.3},
+         "friction=0.3, that of contacts which slip besides static_friction"),
+        ({"static_friction": "rough"}, "static_friction must be a number"),
+        ({"static_friction": -0.1}, RANGE),
+        ({"static_friction": np.nan}, RANGE),
+        ({"static_friction": [0.4, 0.5]}, r"static_friction must be one number or one per contact, shape \(1,\)"),
+        ({"static_friction": 0.2}, ORDER),
+        ({"static_friction": lambda args: 0.2}, ORDER),
+        ({"friction": lambda args: 0.5, "static_friction": 0.4}, ORDER),
+        ({"static_friction": 0.4, "scheme": ji.PaoliSchatzman()}, "takes no friction"),
     ],
 )  # fmt: skip
-def test_what_is_no_static_friction_is_refused_by_name(change, error, words):
+def test_what_is_no_static_friction_is_refused_by_name(change, words):
+    change = {"scheme": SCHEME} | change
+    scheme, error = change.pop("scheme"), TypeError if change["static_friction"] == "rough" else ValueError
     with pytest.raises(error, match=words):
-        ji.solve(rough(**change), [0.0, 1.0, 0.0], [0.0, 0.0, 0.0], t1=1.0, h=0.1, scheme=SCHEME)
-
-
-def test_a_scheme_without_friction_refuses_it():
-    with pytest.raises(ValueError, match="takes no friction"):
-        ji.solve(rough(static_friction=0.4), [0.0, 1.0, 0.0], [0.0] * 3, t1=1.0, h=0.1, scheme=ji.PaoliSchatzman())
+        ji.solve(rough(**change), [0.0, 1.0, 0.0], [0.0, 0.0, 0.0], t1=1.0, h=0.1, scheme=scheme)
 
 
 def test_traced_coefficients_out_of_order_set_a_bit():
@@ -244,13 +220,12 @@ def test_traced_coefficients_out_of_order_set_a_bit():
 
 
 def test_constructors_take_it():
-    known = {"slip": lambda t, q, v, args: v[:1], "friction": 0.3, "static_friction": 0.4}
-    free = lambda t, q, v, args: v @ v / 2 - G * q[1]
-    for made in (
-        ji.Problem.from_lagrangian(free, lambda t, q, args: q[1:], **known),
-        ji.Problem.from_potential(lambda q, args: G * q[1], lambda t, q, args: q[1:], **known),
-        ji.Problem.from_momentum_force(lambda t, q, p, args: -p, lambda t, q, args: q[1:], **known),
+    for make, of in (
+        (ji.Problem.from_lagrangian, lambda t, q, v, args: v @ v / 2 - G * q[1]),
+        (ji.Problem.from_potential, lambda q, args: G * q[1]),
+        (ji.Problem.from_momentum_force, lambda t, q, p, args: -p),
     ):
+        made = make(of, lambda t, q, args: q[1:], static_friction=0.4, **RUBS)
         assert made.static_friction == 0.4 and "static_friction=0.4" in repr(made)
         leaves, kind = jax.tree.flatten(made.replace(static_friction=0.5))
         assert 0.5 in leaves and jax.tree.unflatten(kind, leaves).static_friction == 0.5
