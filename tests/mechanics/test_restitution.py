@@ -21,6 +21,7 @@ def law(w, args):
 
 
 MEASURED = {"a": 0.39, "b": 0.257, "c": 0.044}
+OF_BALL = MEASURED | {"g": 9.81}
 BALL = ji.Problem(lambda t, q, v, args: jnp.full_like(q, -args["g"]), lambda t, q, args: q, restitution=law)
 SPRING = ji.Problem(lambda t, q, v, args: -q, lambda t, q, args: q, restitution=law)
 FREE = lambda t, q, v, args: 0 * q
@@ -70,7 +71,7 @@ def end(problem, names, x, t1, steps, scheme):
 def test_a_ball_against_its_flights(scheme):
     """Parabolas are exact for both: round-off of 8 flights, which the last bounces of a
     Jacobian magnify to some 1e3."""
-    x, t1, names = np.array([1.2, -0.3, *MEASURED.values(), 9.81]), 1.4, (*MEASURED, "g")
+    x, t1, names = np.array([1.2, -0.3, *OF_BALL.values()]), 1.4, tuple(OF_BALL)
     value, jacobian = with_jacobian(ball, x, t1)
     run = lambda x: end(BALL, names, x, t1, 50, scheme)
     np.testing.assert_allclose(run(x), value, rtol=0, atol=1e-10)
@@ -85,19 +86,13 @@ def test_orders(scheme, order):
     value, jacobian = with_jacobian(spring, x, t1)
     errors = []
     for steps in (200, 1600):
-        found = ji.sensitivities(
-            SPRING, x[:1], x[1:2], t1=t1, h=t1 / np.arange(steps, steps + 16), args=MEASURED, wrt=("q0", "v0", "args"),
-            scheme=scheme
-        )  # fmt: skip
+        call = {"h": t1 / np.arange(steps, steps + 16), "args": MEASURED, "wrt": ("q0", "v0", "args")}
+        found = ji.sensitivities(SPRING, x[:1], x[1:2], t1=t1, scheme=scheme, **call)
         state = np.concatenate([found.value["q"], found.value["v"]], axis=1)
-        parts = [
-            [part["q0"], part["v0"], *(part["args"][x][..., None] for x in MEASURED)]
-            for part in found.jacobian.values()
-        ]
-        slopes = np.concatenate([np.concatenate(part, axis=2) for part in parts], axis=1)
-        errors.append(
-            [np.mean(np.max(np.abs(state - value), axis=1)), np.mean(np.max(np.abs(slopes - jacobian), axis=(1, 2)))]
-        )
+        rows = lambda of: [of["q0"], of["v0"], *(of["args"][x][..., None] for x in MEASURED)]
+        slopes = np.concatenate([np.concatenate(rows(of), axis=2) for of in found.jacobian.values()], axis=1)
+        apart = np.max(np.abs(state - value), axis=1), np.max(np.abs(slopes - jacobian), axis=(1, 2))
+        errors.append(np.mean(apart, axis=1))
     assert np.all(np.log(np.divide(*errors)) / np.log(8) > order - 0.15), errors
 
 
@@ -128,13 +123,9 @@ def test_a_law_for_each_contact(scheme):
 
 def _disk():
     """A disk that falls onto a floor with spin, and friction there."""
-    problem = ji.Problem(
-        lambda t, q, v, args: jnp.array([0.0, -9.81, 0.0]),
-        lambda t, q, args: q[1:2] - 0.2,
-        np.array([1.0, 1.0, 0.02]),
-        slip=lambda t, q, v, args: v[:1] + 0.2 * v[2:],
-        friction=0.1,
-    )
+    rubs = {"slip": lambda t, q, v, args: v[:1] + 0.2 * v[2:], "friction": 0.1}
+    weight = lambda t, q, v, args: jnp.array([0.0, -9.81, 0.0])
+    problem = ji.Problem(weight, lambda t, q, args: q[1:2] - 0.2, np.array([1.0, 1.0, 0.02]), **rubs)
     return problem, [0.0, 1.0, 0.0], [1.0, 0.0, 6.0], ji.MoreauJean()
 
 
@@ -168,44 +159,38 @@ def test_a_constant_function_is_the_number(system):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9), *found)
 
 
+def of_ball(restitution=law, scheme=SCHEMES[0], v0=0.0, of=OF_BALL, **options):
+    """A ball dropped from 1, with a law or a number of its own."""
+    options = {"t1": 0.9, "h": 1e-3, "save": "final", "scheme": scheme, "args": of} | options
+    return ji.solve(BALL.replace(restitution=restitution), [1.0], [v0], **options)
+
+
 def test_a_number_takes_its_place():
     """`e=` of a call is in place of the function; and a function may close over what is differentiated."""
-    drop = lambda problem, **o: ji.solve(
-        problem, [1.0], [0.0], t1=0.9, h=1e-3, save="final", scheme=ji.MoreauJean(), **o
-    )
-    args = {**MEASURED, "g": 9.81}
-    given, number = drop(BALL, e=0.5, args=args), drop(BALL.replace(restitution=0.5), args=args)
-    np.testing.assert_array_equal(given.v, number.v)
+    np.testing.assert_array_equal(of_ball(e=0.5).v, of_ball(0.5).v)
     with pytest.raises(ValueError, match="wrt names 'e', but restitution is a function"):
-        ji.sensitivities(BALL, [1.0], [0.0], t1=0.9, h=1e-3, wrt="e", args=args, scheme=ji.MoreauJean())
-    closed = lambda a: drop(BALL.replace(restitution=lambda w, _: a + 0.1 * w), args=args).v[-1, 0]
-    told = lambda a: drop(BALL, args={"a": a, "b": 0.1, "c": 0.0, "g": 9.81}).v[-1, 0]
+        ji.sensitivities(BALL, [1.0], [0.0], t1=0.9, h=1e-3, wrt="e", args=OF_BALL, scheme=SCHEMES[0])
+    closed = lambda a: of_ball(lambda w, _: a + 0.1 * w).v[-1, 0]
+    told = lambda a: of_ball(of={"a": a, "b": 0.1, "c": 0.0, "g": 9.81}).v[-1, 0]
     np.testing.assert_allclose(jax.jit(jax.jacfwd(closed))(0.4), jax.jit(jax.jacfwd(told))(0.4), rtol=1e-12)
 
 
 def test_wrong_functions():
-    args = {**MEASURED, "g": 9.81}
-    solve = lambda law, scheme=SCHEMES[0], v0=-2.0, **o: ji.solve(
-        BALL.replace(restitution=law), [1.0], [v0], t1=0.9, h=1e-3, args=args, scheme=scheme, save="final", **o
-    )
-    for scheme in (ji.PaoliSchatzman(), ji.Maury()):
-        with pytest.raises(ValueError, match=f"approach speed, and {type(scheme).__name__} takes numbers"):
-            solve(law, scheme)
-    for wrong in (lambda w, args: jnp.ones(2), lambda w, args: jnp.ones((1, 1))):
-        with pytest.raises(ValueError, match=r"restitution\(w, args\) must return one number or one per contact"):
-            solve(wrong)
-    with pytest.raises(
-        ValueError, match=r"restitution\(w, args\) must lie in \[0, 1\], got 1.4 at the speed 2 of contact 0"
+    shape, steep = r"restitution\(w, args\) must return one number or one per contact", lambda w, args: 0.7 * w
+    for given, message in (
+        ({"scheme": ji.PaoliSchatzman()}, "approach speed, and PaoliSchatzman takes numbers"),
+        ({"scheme": ji.Maury()}, "approach speed, and Maury takes numbers"),
+        ({"restitution": lambda w, args: jnp.ones(2)}, shape),
+        ({"restitution": lambda w, args: jnp.ones((1, 1))}, shape),
+        ({"restitution": steep}, r"restitution\(w, args\) must lie in \[0, 1\], got 1.4 at the speed 2 of contact 0"),
+        # one that no speed would mend, though none is there yet
+        ({"restitution": lambda w, args: 1.2, "v0": 0.0}, r"got 1\.2 at the speed 0 "),
     ):
-        solve(lambda w, args: 0.7 * w)
+        with pytest.raises(ValueError, match=message):
+            of_ball(**{"v0": -2.0} | given)
+    starts = [1.0], [[-1.0], [-2.0]]
     with pytest.raises(ValueError, match=r"got 1\.4 of trajectory 1 at the speed 2"):
-        ji.ensemble(
-            BALL.replace(restitution=lambda w, args: 0.7 * w),
-            [1.0], [[-1.0], [-2.0]], t1=0.9, h=1e-3, args=args, scheme=SCHEMES[0],
-        )  # fmt: skip
-    # one that no speed would mend, though none is there yet
-    with pytest.raises(ValueError, match=r"got 1\.2 at the speed 0 "):
-        solve(lambda w, args: 1.2, v0=0.0)
+        ji.ensemble(BALL.replace(restitution=steep), *starts, t1=0.9, h=1e-3, args=OF_BALL, scheme=SCHEMES[0])
     with pytest.raises(TypeError, match="restitution must be a number"):
         BALL.replace(restitution="0.5")
 
@@ -213,10 +198,8 @@ def test_wrong_functions():
 @pytest.mark.parametrize("scheme", slow_but(SCHEMES[:1], SCHEMES))
 def test_values_out_of_range_on_the_way(scheme):
     """At the impact, 4.4 m/s, which no check of the start foresees; of what is traced, at the first one."""
-    run = lambda top: ji.solve(
-        BALL.replace(restitution=lambda w, args: 0.5 + args["a"] * w), [1.0], [0.0], t1=0.6, h=1e-3,
-        args={"a": top, "g": 9.81}, scheme=scheme, save="final",
-    ).status  # fmt: skip
+    rising = lambda w, args: 0.5 + args["a"] * w
+    run = lambda top: of_ball(rising, scheme, of={"a": top, "g": 9.81}, t1=0.6).status
     assert jax.jit(run)(0.1) == 0
     for top in (0.2, -0.2, np.nan):
         assert jax.jit(run)(top) & Status.INPUT_INVALID
@@ -224,15 +207,14 @@ def test_values_out_of_range_on_the_way(scheme):
 
 def test_analyses():
     """What is lost in impacts, (1 - e(w)^2) w^2 / 2; impacts located; and the source that a study is known by."""
-    args = {**MEASURED, "g": 9.81}
-    motion = ji.solve(BALL, [1.0], [0.0], t1=1.3, h=1e-3, args=args, scheme=ji.EventCorrected())
-    w, lost, count = np.sqrt(2 * 9.81), [], 0
+    motion = of_ball(t1=1.3, scheme=ji.EventCorrected(), save="all")
+    w, lost, args = np.sqrt(2 * 9.81), [], OF_BALL
     found = analysis.impacts(BALL, motion, args=args)
     for before, after in zip(found.before, found.after, strict=True):
         np.testing.assert_allclose([before, after], [-w, law(w, args) * w], rtol=1e-8)
         lost.append((1 - law(w, args) ** 2) * w**2 / 2)
-        w, count = law(w, args) * w, count + 1
-    assert count == 2
+        w = law(w, args) * w
+    assert len(lost) == 2
     # the row interval's impact is placed to second order
     np.testing.assert_allclose(analysis.balance(BALL, motion, args=args).loss[-1], sum(lost), rtol=1e-5)
     assert sources(BALL)["restitution"] != sources(SPRING.replace(restitution=lambda w, args: 0.5))["restitution"]
@@ -249,8 +231,7 @@ def test_families_of_orbits():
         problem = ji.Problem(force, lambda t, q, args: q + 0.1, restitution=e)
         options = {"period": 2 * np.pi / 2.2, "args": {"A": 1.0}, "scheme": ji.EventDriven()}
         orbit = analysis.periodic_orbit(problem, [0.1], [0.88], **options)
-        branch = analysis.continue_orbit(
-            problem, orbit.q, orbit.v, parameter="A", bounds=(0.9, 1.1), points=3, **options
-        )
+        options |= {"parameter": "A", "bounds": (0.9, 1.1), "points": 3}
+        branch = analysis.continue_orbit(problem, orbit.q, orbit.v, **options)
         found.append(np.concatenate([branch.q.ravel(), branch.v.ravel(), branch.impact_speed]))
     np.testing.assert_allclose(*found, rtol=1e-7)
