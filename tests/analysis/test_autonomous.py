@@ -35,8 +35,10 @@ def push(t, q, v, args):
 
 
 def coupled_push(t, q, v, args):
-    spring = args["coupling"] * (q[1] - q[0]) * np.array([1, -1])
-    return spring - jnp.stack([q[0] - 2 * args["z"] * v[0], 2 * args["damping"] * v[1] + args["stiffness"] * q[1]])
+    spring = args["coupling"] * (q[1] - q[0])
+    return jnp.stack([spring, -spring]) - jnp.stack(
+        [q[0] - 2 * args["z"] * v[0], 2 * args["damping"] * v[1] + args["stiffness"] * q[1]]
+    )
 
 
 CLOCK, COUPLED = ji.Problem(push, wall), ji.Problem(coupled_push, wall)

@@ -19,7 +19,6 @@ PHASES = np.array([0, 1, 3, 7])
 
 fall = lambda t, q, v, args: jnp.full_like(q, -args["g"])
 BALL = ji.Problem(fall, lambda t, q, args: q, energy=lambda t, q, v, args: 0.5 * v @ v + args["g"] * q[0])
-SLOT = ji.Problem(lambda t, q, v, args: jnp.zeros(1), lambda t, q, args: jnp.stack([q[0], args - q[0]]))
 
 
 def final(problem, q0, v0, **options):
@@ -33,7 +32,7 @@ def final(problem, q0, v0, **options):
 @pytest.mark.slow  # by default `test_restitution.py` asserts the order of a spring's states and derivatives
 def test_oscillator_against_a_wall_is_second_order():
     x, t1, errors = jnp.array([1.0, 0.0, 0.8, 2.0, 0.3]), 1.7, []
-    state, jacobian = struck(x, t1), jax.jit(jax.jacfwd(lambda x: struck(x, t1)))(x)
+    state, jacobian = map(np.asarray, (struck(x, t1), jax.jit(jax.jacfwd(lambda x: struck(x, t1)))(x)))
     assert state[0] > 0.3  # one impact
     for h in (2e-2, 2e-3):
         call = {"t1": t1, "h": t1 / (round(t1 / h) + PHASES), "wrt": ("q0", "v0", "e", "args"), "scheme": SCHEME}
@@ -88,8 +87,7 @@ def test_imploding_icosahedron(e):
         return jnp.linalg.norm(x[first] - x[second], axis=1) - (0.5 + growth * (t - 0.5)) * edge
 
     problem = ji.Problem(lambda t, q, v, args: 0 * q, gaps)
-    options = {"scheme": SCHEME, "save": "final", "sensitivity": "corrected"}
-    found = ji.solve(problem, corners.ravel(), -corners.ravel(), t1=0.9, steps=101, e=e, **options)
+    found = final(problem, corners.ravel(), -corners.ravel(), t1=0.9, steps=101, e=e, sensitivity="corrected")
     # 0.5 inwards, and what is left of 0.9 outwards; straight pieces: to round-off
     np.testing.assert_allclose(found.q[-1], (0.5 + 0.4 * after) * corners.ravel(), atol=1e-12)
     assert not found.failed and int(found.status) & int(ji.Status.DERIVATIVE_EVENTS)
@@ -117,23 +115,20 @@ def test_impact_opens_another_contact():
 
     Exact for a time s after: v+ = v - (1 + e) (G v) G/|G|^2 with G = (1, -1), then the constant force (-1, 0).
     """
-    slant = ji.Problem(
-        lambda t, q, v, args: jnp.array([-1.0, 0.0]), lambda t, q, args: jnp.stack([q[0], q[0] - q[1] + 1])
-    )
+    walls = lambda t, q, args: jnp.stack([q[0], q[0] - q[1] + 1])
+    slant = ji.Problem(lambda t, q, v, args: jnp.array([-1.0, 0.0]), walls)
 
     @jax.jit
     @lambda f: jax.jacfwd(f, (0, 1), has_aux=True)
     def run(x, e):
-        speed = jnp.stack([0.0 * x, x])
-        s = final(slant, [0.0, 0.0], speed, t1=1.4, steps=41, e=e)
+        s = final(slant, [0.0, 0.0], jnp.stack([0.0 * x, x]), t1=1.4, steps=41, e=e)
         found = jnp.concatenate([s.q[-1], s.v[-1], s.impulse[-1]])
         return found, found
 
     def exact(x, e):
         left = 1.4 - 1 / x
         u = 0.5 * (1 + e) * x
-        position = jnp.stack([u * left - 0.5 * left**2, 1 + (x - u) * left])
-        return jnp.concatenate([position, jnp.stack([u - left, x - u, 1 / x, u])])
+        return jnp.stack([u * left - 0.5 * left**2, 1 + (x - u) * left, u - left, x - u, 1 / x, u])
 
     at = 1.1, 0.5
     jacobian, state = run(*at)
@@ -205,10 +200,10 @@ def test_plank_lands_on_dependent_contacts():
 
 def test_restitution_per_contact_and_no_constraints():
     """A ball between a floor with e = 1 and a wall with e = 1/2; and a spring without constraints, q = cos t."""
-    s = final(SLOT, [0.5], [-1.0], t1=2.5, h=2.5e-2, e=[1.0, 0.5], args=1.0, save="all")
+    slot = ji.Problem(lambda t, q, v, args: jnp.zeros(1), lambda t, q, args: jnp.stack([q[0], args - q[0]]))
+    s = final(slot, [0.5], [-1.0], t1=2.5, h=2.5e-2, e=[1.0, 0.5], args=1.0, save="all")
     np.testing.assert_allclose([s.q[-1, 0], s.v[-1, 0]], [0.5, -0.5], atol=1e-12)
-    spring = ji.Problem(lambda t, q, v, args: -q)
-    s = final(spring, [1.0], [0.0], t1=1.0, steps=100)
+    s = final(ji.Problem(lambda t, q, v, args: -q), [1.0], [0.0], t1=1.0, steps=100)
     assert abs(s.q[-1, 0] - np.cos(1)) <= 1e-4 / 6  # h^2/6
 
 

@@ -202,7 +202,7 @@ def test_without_friction_rounding_is_no_slip():
         lambda t, q, v, args: -3 * (1 + args["pull"] * jnp.sin(2.3 * t) ** 2) * normal(args),
         lambda t, q, args: (normal(args) @ q)[None],
     )
-    across = lambda args: normal(args)[::-1] * np.array([-1, 1])
+    across = lambda args: normal(args)[::-1] * np.array([-1.0, 1.0])
     rough = smooth.replace(slip=lambda t, q, v, args: (across(args) @ v)[None], friction=0.0)
     args = {"angle": angles, "pull": pulls}
     call = {"args": args, "args_axes": 0, "t1": 1.0, "steps": 100, "scheme": ji.EventCorrected(), "wrt": "v0"}
