@@ -79,6 +79,7 @@ def sensitivities(
     problem, until = call.problem, call.until
     lane_call, single = as_lanes(call)
     program, lanes = for_lanes(lane_call)
+    execution_of(call.execution, program.problem)  # raises where there is no such one
     output = end_of_motion if until is not None and output is state else output
     if "e" in wrt and callable(program.problem.restitution):
         raise ValueError(

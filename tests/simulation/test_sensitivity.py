@@ -419,3 +419,8 @@ def test_what_rests_stays_at_rest_through_the_impact_of_another():
     assert jnp.min(of_gravity[:, 1]) < -0.1  # one falls, for 0.14 s
     # the other has no velocity whatever gravity is; its impulse at the impact of the first is one of round-off
     assert jnp.max(jnp.abs(of_gravity[:, 0])) < 1e-12
+
+
+def test_an_execution_that_is_none_is_refused_before_it_is_asked_for():
+    with pytest.raises(ValueError, match=r"execution=.*choose one of"):
+        ji.sensitivities(ji.Problem(lambda t, q, v, args: -q), [1.0], [0.0], t1=1.0, h=0.1, execution=np.zeros((0, 3)))
